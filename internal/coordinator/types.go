@@ -1,0 +1,49 @@
+package coordinator
+
+import (
+	"time"
+
+	"kmirror/protocol"
+	"kmirror/statemachine"
+)
+
+// Mirror is a mirror definition: which source is mirrored and how it is reached.
+type Mirror struct {
+	Name string
+	// Config holds the properties of the mirror file. Secrets are references (${file:...}, ${env:...}), never values.
+	Config map[string]string
+	// SourceClusterID is the source's cluster id as seen at creation; a source that answers with another is refused.
+	SourceClusterID string
+	Created         time.Time
+}
+
+// Topic is a destination topic that a mirror owns. TopicID is the destination's, SourceTopicID the source's: no stock API
+// takes a topic id, so they differ, and the pair is the identity check that INCONSISTENT_TOPIC_ID is about.
+type Topic struct {
+	Mirror, Name           string
+	TopicID, SourceTopicID protocol.UUID
+	// Desired is what the operator asked for last: Mirroring, Paused or Stopped.
+	Desired statemachine.State
+	// Overwrite: the operator allowed data of the destination to be truncated away.
+	Overwrite  bool
+	Partitions int32
+	// TrueConfigs are the topic's own values of the two configs that the lock overwrites, put back by unlock. An absent key
+	// means that the topic had none and the config is to be removed.
+	TrueConfigs map[string]string
+	Started     time.Time
+}
+
+// PartitionState is the state of one mirror partition. ID.Topic is the destination's topic id. The zero value of Previous
+// is Preparing, so writers set it (Unknown when there is none).
+type PartitionState struct {
+	Mirror          string
+	ID              protocol.PartitionID
+	State, Previous statemachine.State
+	// Since is when State was entered.
+	Since time.Time
+	// Retry counts attempts since the last good fetch; -1 means that no retry can help.
+	Retry       int16
+	Error, Hint string
+	// LastMirrorEpoch (LME) is the newest epoch that was in the log when mirroring stopped, -1 while unknown.
+	LastMirrorEpoch int32
+}
