@@ -14,6 +14,10 @@ type Image struct {
 	Brokers  map[int32]*Broker
 	Configs  map[ConfigResource]map[string]string
 	Features map[string]int16
+
+	// open: a metadata transaction has begun; pending is what it holds back. Never written to in place.
+	open    bool
+	pending []Record
 }
 
 // ConfigResource names what a ConfigRecord belongs to; Type is 2 for topics, 4 for brokers (ConfigResource.Type).
@@ -33,6 +37,9 @@ type Topic struct {
 	ID         protocol.UUID
 	Name       string
 	Partitions []*Partition
+
+	// early holds partitions whose predecessors have not come yet, while a snapshot is read.
+	early map[int32]*Partition
 }
 
 // Partition is the newest PartitionRecord with the PartitionChangeRecords after it.
