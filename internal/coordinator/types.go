@@ -27,6 +27,8 @@ type Topic struct {
 	// Overwrite: the operator allowed data of the destination to be truncated away.
 	Overwrite  bool
 	Partitions int32
+	// Replicas is how many real replicas each partition is to have, 0 when nobody said.
+	Replicas int16
 	// TrueConfigs are the topic's own values of the two configs that the lock overwrites, put back by unlock. An absent key
 	// means that the topic had none and the config is to be removed.
 	TrueConfigs map[string]string
