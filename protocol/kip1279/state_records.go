@@ -108,8 +108,8 @@ func DecodeStateKey(src []byte) (StateKey, error) {
 	default:
 		return k, fmt.Errorf("%w: type %d", ErrUnknownRecord, k.Type)
 	}
-	if err := r.Complete(); err != nil {
-		return StateKey{}, fmt.Errorf("%w: key of type %d: %v", ErrMalformed, k.Type, err)
+	if !r.Ok() || len(r.Src) > 0 {
+		return StateKey{}, fmt.Errorf("%w: key of type %d has %d bytes", ErrMalformed, k.Type, len(src))
 	}
 	return k, nil
 }
