@@ -1,0 +1,181 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol/kip1279"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// CreateMirror stores a mirror's definition after its source was reached. The source must not be the destination.
+func (m *Manager) CreateMirror(ctx context.Context, name string, config map[string]string) error {
+	if err := m.loaded(); err != nil {
+		return err
+	}
+	if config["bootstrap.servers"] == "" {
+		return &admin.Error{Code: 42, Message: "the mirror's configuration has no bootstrap.servers", Hint: "add bootstrap.servers=HOST:PORT of the source",
+			Exit: admin.ExitUsage}
+	}
+	if old, ok := m.cfg.Store.Mirror(name); ok {
+		if digest(old.Config) == digest(config) {
+			return nil
+		}
+		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists, Message: fmt.Sprintf("mirror %q exists with another configuration", name),
+			Hint: "choose another name", Exit: admin.ExitRefused}
+	}
+	cl, err := m.sources.source(name, config)
+	if err != nil {
+		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+	}
+	meta, err := cl.BrokerMetadata(ctx)
+	if err != nil {
+		return unreachable("source", err)
+	}
+	if want := config["mirror.source.cluster.id"]; want != "" && want != meta.Cluster {
+		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, meta.Cluster),
+			Hint: "correct one of the two", Exit: admin.ExitRefused}
+	}
+	if meta.Cluster == m.cfg.Destination.ClusterID() {
+		return &admin.Error{Code: 42, Message: "the source is the destination itself", Hint: "point bootstrap.servers at the other cluster", Exit: admin.ExitRefused}
+	}
+	return m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: meta.Cluster, Created: time.Now()})
+}
+
+// ListMirrors returns the mirrors that are defined.
+func (m *Manager) ListMirrors(_ context.Context, withTopics bool) ([]admin.MirrorInfo, error) {
+	if err := m.loaded(); err != nil {
+		return nil, err
+	}
+	var out []admin.MirrorInfo
+	for _, d := range m.cfg.Store.Mirrors() {
+		info := admin.MirrorInfo{Mirror: d.Name, SourceBootstrap: d.Config["bootstrap.servers"], SourceClusterID: d.SourceClusterID}
+		for _, t := range m.cfg.Store.Topics() {
+			if t.Mirror != d.Name || t.Desired == statemachine.Stopped {
+				continue
+			}
+			if t.Desired != statemachine.Paused {
+				info.TopicCount++
+			}
+			if withTopics {
+				info.Topics = append(info.Topics, t.Name)
+			}
+		}
+		out = append(out, info)
+	}
+	return out, nil
+}
+
+// Describe returns what is known of partitions.
+func (m *Manager) Describe(_ context.Context, req admin.DescribeRequest) ([]admin.PartitionInfo, error) {
+	if err := m.loaded(); err != nil {
+		return nil, err
+	}
+	match, err := admin.NewMatcher(req.Topics)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range req.Mirrors {
+		if _, ok := m.cfg.Store.Mirror(name); !ok {
+			return nil, &admin.Error{Code: kip1279.UnknownClusterMirror, Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list",
+				Exit: admin.ExitUsage}
+		}
+	}
+	img, statuses := m.cfg.Destination.Image(), m.cfg.Data.Statuses()
+	var out []admin.PartitionInfo
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, p := range m.parts {
+		if len(req.Mirrors) > 0 && !slices.Contains(req.Mirrors, p.topic.Mirror) || len(req.Topics) > 0 && !match.Match(p.topic.Name) {
+			continue
+		}
+		st, led := statuses[id]
+		out = append(out, m.info(p, img, st, led))
+	}
+	slices.SortFunc(out, func(a, b admin.PartitionInfo) int {
+		return cmp.Or(cmp.Compare(a.Mirror, b.Mirror), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	return out, nil
+}
+
+// known returns a pointer to v, nil for Kafka's -1.
+func known[T int32 | int64](v T) *T {
+	if v < 0 {
+		return nil
+	}
+	return &v
+}
+
+// info puts one line of describe together. Called with m.mu held.
+func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) admin.PartitionInfo {
+	locked, srcID, id, since := m.locked(img, p.topic), p.topic.SourceTopicID.String(), p.topic.TopicID.String(), p.since
+	i := admin.PartitionInfo{
+		Mirror: p.topic.Mirror, Topic: p.topic.Name, Partition: p.id.Partition, State: p.machine.State.String(), StateSince: &since,
+		SourceTopicID: &srcID, TopicID: &id, Locked: &locked, Retry: int16(min(p.machine.Retry, 1<<14)), ISRReal: []int32{},
+	}
+	if p.machine.Final {
+		i.Retry = -1
+	}
+	if ip := img.Partition(p.id); ip != nil {
+		i.DestinationEpoch, i.LeaderNode, i.ISRReal = known(ip.LeaderEpoch), known(ip.Leader), append(i.ISRReal, m.real(ip.ISR)...)
+	}
+	if led {
+		i.Process = &m.cfg.Process
+		i.SourceOffset, i.DestinationOffset = known(st.SourceEnd), known(st.HighWatermark)
+		i.SourceEpoch, i.LastMirroredEpoch = known(st.SourceEpoch), known(st.LastEpoch)
+		if st.SourceEnd >= 0 && st.HighWatermark >= 0 {
+			lag := max(0, st.SourceEnd-st.HighWatermark)
+			i.Lag = &lag
+			if lag == 0 {
+				i.LagBytes, i.LagSeconds = new(int64), new(float64)
+			}
+		}
+	}
+	reason, hint := p.machine.Reason, p.machine.Hint
+	if reason == "" && led && st.Err != nil {
+		reason, hint = st.Err.Error(), hintFor(st.Err)
+	}
+	if reason != "" {
+		i.Error, i.Hint = &reason, &hint
+	}
+	return i
+}
+
+// hinter is an error that says what to do.
+type hinter interface{ Hint() string }
+
+// hintFor returns what to do about an error of the data path.
+func hintFor(err error) string {
+	var h hinter
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return "it is tried again by itself; if it stays, check that the source is reachable and its topic is there"
+}
+
+// Call runs a private verb of the admin listener.
+func (m *Manager) Call(ctx context.Context, verb string, payload json.RawMessage) (json.RawMessage, error) {
+	if verb == admin.VerbVerify && m.cfg.Verify != nil {
+		return m.cfg.Verify(ctx, payload)
+	}
+	return nil, &admin.Error{Code: 35, Message: fmt.Sprintf("this process does not know the verb %q", verb), Hint: "upgrade kmirror serve first, then the command",
+		Exit: admin.ExitUsage}
+}
+
+// State returns the state of every partition, for metrics.
+func (m *Manager) States() []admin.PartitionInfo {
+	out, err := m.Describe(context.Background(), admin.DescribeRequest{})
+	if err != nil {
+		return nil
+	}
+	return out
+}

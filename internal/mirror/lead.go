@@ -1,0 +1,225 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// own returns our ids among a replica list, in its order.
+func (m *Manager) own(ids []int32) []int32 {
+	return slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return !m.cfg.Destination.Owns(id) })
+}
+
+// real returns the ids of real brokers among a list, in its order.
+func (m *Manager) real(ids []int32) []int32 {
+	return slices.DeleteFunc(slices.Clone(ids), m.cfg.Destination.Owns)
+}
+
+// outOfSync returns the real replicas that are not in the ISR.
+func (m *Manager) outOfSync(ip *kraft.Partition) []int32 {
+	return slices.DeleteFunc(m.real(ip.Replicas), func(id int32) bool { return slices.Contains(ip.ISR, id) })
+}
+
+// leadingList is the replica list with which we lead: ours first, in the order they have when they are all there.
+func (m *Manager) leadingList(ip *kraft.Partition) []int32 {
+	mine := m.own(ip.Replicas)
+	for _, id := range m.cfg.NodeIDs {
+		if !slices.Contains(mine, id) {
+			mine = append(mine, id)
+		}
+	}
+	return append(mine, m.real(ip.Replicas)...)
+}
+
+// targets returns the replica list without what a reassignment under way removes.
+func targets(ip *kraft.Partition) []int32 {
+	return slices.DeleteFunc(slices.Clone(ip.Replicas), func(id int32) bool { return slices.Contains(ip.Removing, id) })
+}
+
+// takeLead brings leadership to one of our ids: replica list, one id into the ISR of the real leader, election. Each step
+// is left out where the image shows it done.
+func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists := map[protocol.TopicPartition][]int32{}
+	join := map[int32][]protocol.PartitionID{}
+	var elect []protocol.TopicPartition
+	for _, id := range ids {
+		ip, t := img.Partition(id), img.Topics[id.Topic]
+		if ip == nil || m.cfg.Destination.Owns(ip.Leader) {
+			continue
+		}
+		tp := protocol.TopicPartition{Topic: t.Name, Partition: id.Partition}
+		want := m.leadingList(ip)
+		if !slices.Equal(targets(ip), want) {
+			lists[tp] = want
+		}
+		if !slices.Contains(ip.ISR, want[0]) && ip.Leader >= 0 {
+			join[want[0]] = append(join[want[0]], id)
+		}
+		elect = append(elect, tp)
+	}
+	if len(lists) > 0 {
+		m.log.Info("taking our place in replica lists", "partitions", len(lists))
+		if err := joinErrors("reassign", m.cfg.Destination.Reassign(ctx, lists)); err != nil {
+			return err
+		}
+	}
+	for node, parts := range join {
+		if err := joinErrors("join ISR of", m.cfg.Destination.JoinISR(ctx, node, parts)); err != nil {
+			return err
+		}
+	}
+	if len(elect) == 0 {
+		return nil
+	}
+	if err := joinErrors("elect", m.cfg.Destination.ElectPreferred(ctx, elect)); err != nil {
+		return err
+	}
+	return m.await(ctx, ids, "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
+		return m.cfg.Destination.Owns(ip.Leader)
+	})
+}
+
+// await blocks until ok holds for every partition in the image; partitions that are gone count as done.
+func (m *Manager) await(ctx context.Context, ids []protocol.PartitionID, what string, ok func(protocol.PartitionID, *kraft.Partition) bool) error {
+	for {
+		changed := m.cfg.Destination.Changed()
+		img, left := m.cfg.Destination.Image(), 0
+		for _, id := range ids {
+			if ip := img.Partition(id); ip != nil && !ok(id, ip) {
+				left++
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s of %d partitions not seen in the metadata log: %w", what, left, ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// bumpEpochs raises leader epochs by one at a time (design fact 12): another of our ids goes to the head of the list and is
+// elected. It returns when all are at their minimum, or when nothing more can be done now; the next round asks again.
+func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, minimum map[protocol.PartitionID]int32) error {
+	for ctx.Err() == nil {
+		img := m.cfg.Destination.Image()
+		lists, at := map[protocol.TopicPartition][]int32{}, map[protocol.PartitionID]int32{}
+		var elect []protocol.TopicPartition
+		for _, id := range ids {
+			ip := img.Partition(id)
+			if ip == nil || ip.LeaderEpoch >= minimum[id] {
+				continue
+			}
+			next, ok := m.flip(ip)
+			if !ok {
+				continue
+			}
+			tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+			lists[tp], at[id] = next, ip.LeaderEpoch
+			elect = append(elect, tp)
+		}
+		if len(lists) == 0 {
+			return nil
+		}
+		if err := joinErrors("reorder", m.cfg.Destination.Reassign(ctx, lists)); err != nil {
+			return err
+		}
+		if err := joinErrors("elect", m.cfg.Destination.ElectPreferred(ctx, elect)); err != nil {
+			return err
+		}
+		moved := make([]protocol.PartitionID, 0, len(at))
+		for id := range at {
+			moved = append(moved, id)
+		}
+		if err := m.await(ctx, moved, "a higher leader epoch", func(id protocol.PartitionID, ip *kraft.Partition) bool {
+			return ip.LeaderEpoch > at[id]
+		}); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// flip returns the replica list that moves leadership from our leading id to another of ours that is in sync. It is not
+// possible while a reassignment is under way, which a new one would cancel.
+func (m *Manager) flip(ip *kraft.Partition) ([]int32, bool) {
+	if !m.cfg.Destination.Owns(ip.Leader) || len(ip.Adding) > 0 || len(ip.Removing) > 0 {
+		return nil, false
+	}
+	for _, id := range m.own(ip.Replicas) {
+		if id != ip.Leader && slices.Contains(ip.ISR, id) {
+			rest := slices.DeleteFunc(slices.Clone(ip.Replicas), func(o int32) bool { return o == id })
+			return append([]int32{id}, rest...), true
+		}
+	}
+	return nil, false
+}
+
+// tend watches over a partition that is led by us and in good order: real replicas that PREPARING dropped come back.
+func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
+	if p.machine.State != statemachine.Mirroring || !m.cfg.Destination.Owns(ip.Leader) || len(ip.Adding)+len(ip.Removing) > 0 {
+		return
+	}
+	if len(m.missing(r.img, p, ip)) > 0 {
+		r.regrow = append(r.regrow, p.id)
+	}
+}
+
+// missing returns live real brokers to add so that the partition has as many real replicas as the topic was started with.
+// A broker that is unfenced now has seen the metadata in which it was no replica, so its old log is gone.
+func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int32 {
+	want := int(p.topic.Replicas) - len(m.real(ip.Replicas))
+	if want <= 0 {
+		return nil
+	}
+	var out []int32
+	for _, b := range m.placeable(img) {
+		if len(out) < want && !slices.Contains(ip.Replicas, b) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// addReplicas gives partitions their missing real replicas.
+func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists := map[protocol.TopicPartition][]int32{}
+	m.mu.Lock()
+	for _, id := range ids {
+		p, ip := m.parts[id], img.Partition(id)
+		if p == nil || ip == nil {
+			continue
+		}
+		if add := m.missing(img, p, ip); len(add) > 0 {
+			lists[protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}] = append(slices.Clone(ip.Replicas), add...)
+		}
+	}
+	m.mu.Unlock()
+	return joinErrors("add replicas of", m.cfg.Destination.Reassign(ctx, lists))
+}
+
+// dropLaggards takes real replicas out of sync off the replica lists: an old suffix of theirs could carry the source's
+// epoch numbers with other data, and nobody would notice (B5 of the review of Kafka's internals).
+func (m *Manager) dropLaggards(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists := map[protocol.TopicPartition][]int32{}
+	for _, id := range ids {
+		ip := img.Partition(id)
+		if ip == nil || len(m.real(ip.ISR)) == 0 {
+			continue
+		}
+		out := m.outOfSync(ip)
+		keep := slices.DeleteFunc(slices.Clone(ip.Replicas), func(b int32) bool { return slices.Contains(out, b) })
+		lists[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] = keep
+	}
+	return joinErrors("drop replicas of", m.cfg.Destination.Reassign(ctx, lists))
+}

@@ -1,0 +1,71 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"kmirror/internal/coordinator"
+	"kmirror/protocol/kraft"
+)
+
+// The two configs of the lock (design fact 14).
+const (
+	sizeConfig   = "max.message.bytes"
+	minISRConfig = "min.insync.replicas"
+)
+
+// lockValue is L for partitions with so many of our ids and so many real replicas: so large that real brokers alone never
+// satisfy it, and no larger, since eligible leader replicas trust it.
+func lockValue(own, real, trueMin int) int { return max(own+trueMin, real+1) }
+
+// topicLockValue is L over all partitions of a topic.
+func (m *Manager) topicLockValue(t coordinator.Topic, it *kraft.Topic) int {
+	l := 0
+	for _, p := range it.Partitions {
+		l = max(l, lockValue(len(m.own(p.Replicas)), len(m.real(p.Replicas)), trueMinISR(t)))
+	}
+	return l
+}
+
+// locked reports whether both halves of the lock are on: nothing fits, and real replicas alone are never enough.
+func (m *Manager) locked(img *kraft.Image, t coordinator.Topic) bool {
+	it := img.Topics[t.TopicID]
+	if it == nil {
+		return false
+	}
+	size, _ := img.TopicConfig(t.Name, sizeConfig)
+	isr, _ := img.TopicConfig(t.Name, minISRConfig)
+	n, err := strconv.Atoi(isr)
+	if size != "0" || err != nil {
+		return false
+	}
+	for _, p := range it.Partitions {
+		if n <= len(m.real(p.Replicas)) {
+			return false
+		}
+	}
+	return true
+}
+
+// lockTopic puts the lock on. Lead, then lock: with a real leader the size limit alone would leave the destination's
+// transaction coordinator with markers that it takes for hopeless. min.insync.replicas is written only while no partition
+// has eligible leader replicas, since writing it clears them and harms the controller later (design fact 28).
+func (m *Manager) lockTopic(ctx context.Context, t coordinator.Topic) error {
+	img := m.cfg.Destination.Image()
+	it := img.Topics[t.TopicID]
+	if it == nil {
+		return fmt.Errorf("topic %s is gone", t.Name)
+	}
+	for n, p := range it.Partitions {
+		if !m.cfg.Destination.Owns(p.Leader) {
+			return fmt.Errorf("partition %d of %s is led by %d: it is locked once all partitions are led by kmirror", n, t.Name, p.Leader)
+		}
+		if len(p.ELR) > 0 {
+			return fmt.Errorf("partition %d of %s has eligible leader replicas %v: min.insync.replicas must not change yet", n, t.Name, p.ELR)
+		}
+	}
+	return m.cfg.Destination.SetTopicConfigs(ctx, t.Name, map[string]string{
+		sizeConfig: "0", minISRConfig: strconv.Itoa(m.topicLockValue(t, it)),
+	}, nil)
+}

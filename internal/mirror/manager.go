@@ -1,0 +1,210 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol"
+	"kmirror/statemachine"
+)
+
+// Config of a Manager.
+type Config struct {
+	Destination Destination
+	Data        Data
+	Store       Store
+	// NodeIDs are the node ids of this process; the first is the preferred leader of new partitions. A leader epoch is
+	// raised by moving leadership between two of them, so there must be at least two.
+	NodeIDs []int32
+	// DestinationOpts make a client of the destination, for what an ordinary client asks.
+	DestinationOpts []kgo.Opt
+	// MinRealISR is the least number of real in-sync replicas, 0 for each topic's own min.insync.replicas.
+	MinRealISR int
+	// Process names this process in descriptions: its advertised admin address.
+	Process string
+	Log     *slog.Logger
+	// Verify answers the private verb of that name, nil where there is none.
+	Verify func(ctx context.Context, payload []byte) ([]byte, error)
+}
+
+// Manager runs all mirrors of a process. Create it with New, run it with Run.
+type Manager struct {
+	cfg Config
+	log *slog.Logger
+
+	kick chan struct{} // buffered, 1: something changed that no source of changes reports
+
+	sources *sources
+
+	mu       sync.Mutex
+	parts    map[protocol.PartitionID]*part
+	creating map[string]bool // names of topics whose creation is under way: not strays
+	restart  map[string]bool // topics that the operator started again
+	busy     map[protocol.PartitionID]string
+	tasks    sync.WaitGroup
+	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
+	lastErr  map[string]string // last error logged per task, so that a repeated one is logged once
+}
+
+// part is what the manager holds of one partition. It belongs to the loop; Describe reads it under Manager.mu.
+type part struct {
+	topic   coordinator.Topic
+	id      protocol.PartitionID
+	machine *statemachine.Machine
+	since   time.Time
+	// role is the last assignment given to the data path.
+	role     replica.Assignment
+	assigned bool
+	// dirty: the state must be stored before anything that depends on it happens.
+	dirty   bool
+	retryAt time.Time
+}
+
+// retryBase and retryMax bound the back-off of a FAILED partition (KIP: mirror.failed.retry.*.backoff.ms).
+const (
+	retryBase = time.Second
+	retryMax  = 5 * time.Minute
+	// tick is how often the loop looks without being told to.
+	tick = 500 * time.Millisecond
+	// taskLimit bounds one attempt of anything that is asked of the destination.
+	taskLimit = 20 * time.Second
+)
+
+// New validates cfg and starts nothing.
+func New(cfg Config) (*Manager, error) {
+	switch {
+	case cfg.Destination == nil || cfg.Data == nil || cfg.Store == nil || cfg.Log == nil:
+		return nil, errors.New("mirror: destination, data path, store and log are required")
+	case len(cfg.NodeIDs) < 2:
+		return nil, errors.New("node_ids must name two ids or more: a leader epoch is raised by moving leadership between them")
+	}
+	m := &Manager{
+		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
+		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]bool{},
+		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
+	}
+	m.sources = newSources(cfg.DestinationOpts)
+	return m, nil
+}
+
+// Run works until ctx ends. It touches nothing before __mirror_state has been read: until then it is not known which
+// partitions are mirrors, and no partition may be taken for a stray.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.sources.close()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-m.cfg.Store.Loaded():
+	}
+	m.cfg.Destination.SetStrayCheck(m.isStray)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { m.loop(ctx); m.tasks.Wait(); return nil })
+	return g.Wait()
+}
+
+func (m *Manager) loop(ctx context.Context) {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		image, state, data := m.cfg.Destination.Changed(), m.cfg.Store.Changed(), m.cfg.Data.Changed()
+		m.reconcile(ctx)
+		t.Reset(tick)
+		select {
+		case <-ctx.Done():
+			return
+		case <-image:
+		case <-state:
+		case <-data:
+		case <-m.kick:
+		case <-t.C:
+		}
+	}
+}
+
+// poke makes the loop look again.
+func (m *Manager) poke() {
+	select {
+	case m.kick <- struct{}{}:
+	default:
+	}
+}
+
+// task runs f apart from the loop for partitions that no other task holds; ids already held are left out. A failure is
+// logged once until it changes or goes away.
+func (m *Manager) task(ctx context.Context, name string, ids []protocol.PartitionID, f func(context.Context, []protocol.PartitionID) error) {
+	m.mu.Lock()
+	free := ids[:0:0]
+	for _, id := range ids {
+		if m.busy[id] == "" {
+			m.busy[id] = name
+			free = append(free, id)
+		}
+	}
+	m.mu.Unlock()
+	if len(free) == 0 {
+		return
+	}
+	m.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, taskLimit)
+		defer cancel()
+		err := f(ctx, free)
+		m.mu.Lock()
+		for _, id := range free {
+			delete(m.busy, id)
+		}
+		text := ""
+		if err != nil && !errors.Is(err, context.Canceled) {
+			text = err.Error()
+		}
+		news := m.lastErr[name] != text
+		m.lastErr[name] = text
+		m.mu.Unlock()
+		switch {
+		case news && text != "":
+			m.log.Warn("not done yet, will be tried again", "task", name, "partitions", len(free), "err", text)
+		case news:
+			m.log.Info("done after earlier failures", "task", name)
+		}
+		m.poke()
+	})
+}
+
+// MirrorOf tells which mirror a destination topic belongs to: such a topic is read-only at our listeners.
+func (m *Manager) MirrorOf(topic string) (string, bool) {
+	t, ok := m.cfg.Store.TopicByName(topic)
+	if !ok || t.Desired == statemachine.Stopped {
+		return "", false
+	}
+	return t.Mirror, true
+}
+
+// busyWith returns the task that holds a partition, "" when none does.
+func (m *Manager) busyWith(id protocol.PartitionID) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy[id]
+}
+
+// joinErrors makes one error of a map of them, nil when there are none.
+func joinErrors[K comparable](what string, errs map[K]error) error {
+	n, first := 0, error(nil)
+	for k, err := range errs {
+		if err != nil {
+			n++
+			first = fmt.Errorf("%s %v: %w", what, k, err)
+		}
+	}
+	if n > 1 {
+		return fmt.Errorf("%w (and %d more)", first, n-1)
+	}
+	return first
+}

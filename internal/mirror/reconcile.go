@@ -1,0 +1,300 @@
+package mirror
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// round is one look at everything: what the machines ask for, gathered so that many partitions share a request.
+type round struct {
+	img      *kraft.Image
+	statuses map[protocol.PartitionID]replica.Status
+	now      time.Time
+
+	lead, drop, regrow []protocol.PartitionID
+	bump               map[protocol.PartitionID]int32
+	lock               map[protocol.UUID]coordinator.Topic
+	assign             []replica.Assignment
+	store              []*part
+}
+
+// reconcile looks at every mirror topic once.
+func (m *Manager) reconcile(ctx context.Context) {
+	r := &round{
+		img: m.cfg.Destination.Image(), statuses: m.cfg.Data.Statuses(), now: time.Now(),
+		bump: map[protocol.PartitionID]int32{}, lock: map[protocol.UUID]coordinator.Topic{},
+	}
+	if m.cfg.Destination.Ready() != nil && r.img.Offset < 0 {
+		return
+	}
+	m.syncMirrors()
+	m.mu.Lock()
+	seen := map[protocol.PartitionID]bool{}
+	for _, t := range m.cfg.Store.Topics() {
+		if t.Desired != statemachine.Mirroring || t.TopicID.IsZero() {
+			continue
+		}
+		restart := m.restart[t.Name]
+		delete(m.restart, t.Name)
+		for p := range t.Partitions {
+			id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
+			seen[id] = true
+			m.look(r, t, id, restart)
+		}
+	}
+	var gone []protocol.PartitionID
+	for id := range m.parts {
+		if !seen[id] {
+			gone = append(gone, id)
+			delete(m.parts, id)
+		}
+	}
+	m.strays(r)
+	m.mu.Unlock()
+
+	if len(gone) > 0 {
+		m.cfg.Data.Unassign(gone...)
+	}
+	if !m.persist(ctx, r) {
+		return
+	}
+	if len(r.assign) > 0 {
+		m.cfg.Data.Assign(r.assign...)
+	}
+	m.act(ctx, r)
+}
+
+// act starts the tasks that the round asks for.
+func (m *Manager) act(ctx context.Context, r *round) {
+	m.task(ctx, "take leadership", r.lead, m.takeLead)
+	for _, t := range r.lock {
+		m.task(ctx, "lock "+t.Name, []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}},
+			func(ctx context.Context, _ []protocol.PartitionID) error { return m.lockTopic(ctx, t) })
+	}
+	m.task(ctx, "drop replicas out of sync", r.drop, m.dropLaggards)
+	m.task(ctx, "add replicas back", r.regrow, m.addReplicas)
+	if len(r.bump) > 0 {
+		ids := make([]protocol.PartitionID, 0, len(r.bump))
+		for id := range r.bump {
+			ids = append(ids, id)
+		}
+		m.task(ctx, "raise leader epochs", ids, func(ctx context.Context, ids []protocol.PartitionID) error {
+			return m.bumpEpochs(ctx, ids, r.bump)
+		})
+	}
+}
+
+// look steps one partition's machine. Called with m.mu held.
+func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart bool) {
+	p := m.parts[id]
+	if p == nil {
+		p = m.load(t, id)
+		m.parts[id] = p
+	}
+	p.topic = t
+	if restart || p.machine.State == statemachine.Unknown {
+		m.step(r, p, statemachine.Start{})
+	}
+	if p.machine.State == statemachine.Failed && !p.retryAt.IsZero() && r.now.After(p.retryAt) {
+		p.retryAt = time.Time{}
+		m.step(r, p, statemachine.RetryDue{})
+	}
+	ip := r.img.Partition(id)
+	if ip == nil {
+		if p.machine.State != statemachine.Failed && r.img.TopicByName(t.Name) == nil {
+			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic no longer exists at the destination",
+				Hint: "start it again to mirror it from scratch"})
+		}
+		return
+	}
+	st, led := r.statuses[id]
+	if led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Failed {
+		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
+	}
+	m.step(r, p, statemachine.Observe{Facts: m.facts(r, p, ip, st, led)})
+	m.tend(r, p, ip)
+}
+
+// load takes a partition over from what is stored.
+func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
+	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now()}
+	s, ok := m.cfg.Store.State(id)
+	if !ok {
+		return p
+	}
+	p.since = s.Since
+	load := statemachine.Load{State: s.State, Previous: s.Previous, Retry: int(max(s.Retry, 0)), Reason: s.Error, Hint: s.Hint, Final: s.Retry < 0}
+	// A Load can't be refused; what it asks for is done by the next Observe, but for a retry whose back-off starts anew.
+	if eff, err := p.machine.Step(load); err == nil && len(eff) > 0 {
+		p.retryAt = time.Now().Add(retryBase)
+	}
+	return p
+}
+
+// facts puts together what the image and the data path say of a partition.
+func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Status, led bool) statemachine.Facts {
+	f := statemachine.Facts{
+		Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
+	}
+	if !led || st.LeaderEpoch != ip.LeaderEpoch {
+		return f
+	}
+	f.SLE, f.Blocked = st.SourceEpoch, st.EpochBlocked
+	f.Aligned = st.Role == replica.RoleTruncate && st.Truncated && st.RollCall && len(m.outOfSync(ip)) == 0
+	f.Flowing = st.Err == nil && !st.LastSourceFetch.IsZero() && st.Role == replica.RoleMirror
+	return f
+}
+
+// step feeds one event and gathers the effects. Called with m.mu held.
+func (m *Manager) step(r *round, p *part, ev statemachine.Event) {
+	before := p.machine.State
+	effects, err := p.machine.Step(ev)
+	if err != nil {
+		m.log.Error("state machine refused an event", "topic", p.topic.Name, "partition", p.id.Partition, "err", err)
+		return
+	}
+	if p.machine.State != before {
+		p.since = r.now
+		m.log.Info("partition state", "mirror", p.topic.Mirror, "topic", p.topic.Name, "partition", p.id.Partition,
+			"from", before.String(), "to", p.machine.State.String(), "reason", p.machine.Reason)
+	}
+	for _, e := range effects {
+		m.gather(r, p, e)
+	}
+}
+
+func (m *Manager) gather(r *round, p *part, e statemachine.Effect) {
+	switch e := e.(type) {
+	case statemachine.Store:
+		p.dirty = true
+	case statemachine.Lead:
+		r.lead = append(r.lead, p.id)
+		m.setRole(r, p, replica.RoleWait)
+	case statemachine.Lock:
+		r.lock[p.id.Topic] = p.topic
+	case statemachine.Align:
+		m.setRole(r, p, replica.RoleTruncate)
+		if st := r.statuses[p.id]; st.Role == replica.RoleTruncate && st.Truncated {
+			if ip := r.img.Partition(p.id); len(m.outOfSync(ip)) > 0 {
+				r.drop = append(r.drop, p.id)
+			}
+		}
+	case statemachine.Bump:
+		r.bump[p.id] = e.Min
+	case statemachine.Serve:
+		m.setRole(r, p, replica.RoleMirror)
+	case statemachine.Freeze:
+		m.setRole(r, p, replica.RoleFrozen)
+	case statemachine.RetryAfter:
+		d := min(retryMax, retryBase<<min(e.Attempt-1, 12))
+		p.retryAt = r.now.Add(d - d/5 + rand.N(d/5+1))
+	}
+	if p.dirty && !slices.Contains(r.store, p) {
+		r.store = append(r.store, p)
+	}
+}
+
+// setRole queues an assignment when it differs from the last one.
+func (m *Manager) setRole(r *round, p *part, role replica.Role) {
+	a := replica.Assignment{ID: p.id, Topic: p.topic.Name, Role: role, Mirror: p.topic.Mirror, SourceTopicID: p.topic.SourceTopicID,
+		MinRealISR: m.minReal(p.topic)}
+	if p.assigned && p.role == a {
+		return
+	}
+	p.role, p.assigned = a, true
+	r.assign = append(r.assign, a)
+}
+
+// minReal is the least number of real in-sync replicas of a topic: configured, or the topic's true min.insync.replicas.
+func (m *Manager) minReal(t coordinator.Topic) int {
+	if m.cfg.MinRealISR > 0 {
+		return m.cfg.MinRealISR
+	}
+	return trueMinISR(t)
+}
+
+// trueMinISR is what min.insync.replicas is without the lock.
+func trueMinISR(t coordinator.Topic) int {
+	if n, err := strconv.Atoi(t.TrueConfigs[minISRConfig]); err == nil && n > 0 {
+		return n
+	}
+	return 1
+}
+
+// persist stores the states that changed, before anything that depends on them is done. On failure nothing else of the
+// round is done; the states stay dirty and go with the next round.
+func (m *Manager) persist(ctx context.Context, r *round) bool {
+	if len(r.store) == 0 {
+		return true
+	}
+	states := make([]coordinator.PartitionState, 0, len(r.store))
+	for _, p := range r.store {
+		s := coordinator.PartitionState{Mirror: p.topic.Mirror, ID: p.id, State: p.machine.State, Previous: p.machine.Previous,
+			Since: p.since, Retry: int16(min(p.machine.Retry, 1<<14)), Error: p.machine.Reason, Hint: p.machine.Hint, LastMirrorEpoch: -1}
+		if p.machine.Final {
+			s.Retry = -1
+		}
+		states = append(states, s)
+	}
+	ctx, cancel := context.WithTimeout(ctx, taskLimit)
+	defer cancel()
+	if err := m.cfg.Store.PutState(ctx, states...); err != nil {
+		m.log.Warn("partition states not stored, will be tried again", "partitions", len(states), "err", err)
+		m.mu.Lock()
+		for _, p := range r.store {
+			p.assigned = false // what was queued was not assigned
+		}
+		m.mu.Unlock()
+		return false
+	}
+	m.mu.Lock()
+	for _, p := range r.store {
+		p.dirty = false
+	}
+	m.mu.Unlock()
+	return true
+}
+
+// strays assigns partitions that we lead without their being mirrors. Called with m.mu held.
+func (m *Manager) strays(r *round) {
+	for id, t := range r.img.Topics {
+		if !m.strayLocked(t) {
+			continue
+		}
+		for n, ip := range t.Partitions {
+			pid := protocol.PartitionID{Topic: id, Partition: int32(n)}
+			if st, ok := r.statuses[pid]; m.cfg.Destination.Owns(ip.Leader) && (!ok || st.Role != replica.RoleStray) {
+				r.assign = append(r.assign, replica.Assignment{ID: pid, Topic: t.Name, Role: replica.RoleStray})
+			}
+		}
+	}
+}
+
+// isStray tells whether a topic that names our ids is none of ours and may be moved off.
+func (m *Manager) isStray(t *kraft.Topic) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.strayLocked(t)
+}
+
+// strayLocked is isStray with m.mu held. A topic with the lock on it is never a stray, known or not: it may be a mirror whose
+// record was lost, and what looks like an empty log would truncate its replicas.
+func (m *Manager) strayLocked(t *kraft.Topic) bool {
+	if m.creating[t.Name] {
+		return false
+	}
+	if v, ok := m.cfg.Destination.Image().TopicConfig(t.Name, sizeConfig); ok && v == "0" {
+		return false
+	}
+	known, ok := m.cfg.Store.TopicByName(t.Name)
+	return !ok || known.TopicID != t.ID && !known.TopicID.IsZero()
+}

@@ -1,0 +1,176 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/clientconf"
+	"kmirror/internal/coordinator"
+)
+
+// sources holds one ordinary client per mirror for what is asked of its source, and one of the destination. Clients are made
+// when they are needed first.
+type sources struct {
+	destOpts []kgo.Opt
+
+	mu      sync.Mutex
+	clients map[string]client
+}
+
+type client struct {
+	digest string
+	kgo    *kgo.Client
+}
+
+func newSources(destOpts []kgo.Opt) *sources {
+	return &sources{destOpts: destOpts, clients: map[string]client{}}
+}
+
+func (s *sources) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		c.kgo.Close()
+	}
+	clear(s.clients)
+}
+
+// destination returns an admin client of the destination.
+func (s *sources) destination() (*kadm.Client, error) {
+	return s.get("", "", func() ([]kgo.Opt, error) { return s.destOpts, nil })
+}
+
+// source returns an admin client of a mirror's source; a changed definition gets a new one.
+func (s *sources) source(name string, config map[string]string) (*kadm.Client, error) {
+	return s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+}
+
+func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kadm.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.clients[key]; ok {
+		if c.digest == digest {
+			return kadm.NewClient(c.kgo), nil
+		}
+		c.kgo.Close()
+		delete(s.clients, key)
+	}
+	o, err := opts()
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(append(slices.Clone(o), kgo.MetadataMinAge(100*time.Millisecond), kgo.RetryTimeout(10*time.Second))...)
+	if err != nil {
+		return nil, err
+	}
+	s.clients[key] = client{digest, cl}
+	return kadm.NewClient(cl), nil
+}
+
+// sourceOpts turns a mirror's properties into client options.
+func sourceOpts(config map[string]string) ([]kgo.Opt, error) {
+	opts, _, err := clientconf.Options(config)
+	return opts, err
+}
+
+// digest is equal for equal configurations.
+func digest(config map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(config)) {
+		fmt.Fprintf(&b, "%q=%q;", k, config[k])
+	}
+	return b.String()
+}
+
+// syncMirrors makes the data path know the mirrors that are defined, and forget others.
+func (m *Manager) syncMirrors() {
+	live := map[string]coordinator.Mirror{}
+	for _, d := range m.cfg.Store.Mirrors() {
+		live[d.Name] = d
+	}
+	for name := range m.added {
+		if _, ok := live[name]; !ok {
+			m.cfg.Data.RemoveMirror(name)
+			delete(m.added, name)
+		}
+	}
+	for name, d := range live {
+		dig := digest(d.Config)
+		if m.added[name] == dig {
+			continue
+		}
+		opts, err := sourceOpts(d.Config)
+		if err == nil {
+			if _, changed := m.added[name]; changed {
+				m.cfg.Data.RemoveMirror(name)
+			}
+			err = m.cfg.Data.AddMirror(name, opts, d.Config)
+		}
+		if err != nil {
+			m.mu.Lock()
+			news := m.lastErr["mirror "+name] != err.Error()
+			m.lastErr["mirror "+name] = err.Error()
+			m.mu.Unlock()
+			if news {
+				m.log.Error("mirror can't be run", "mirror", name, "err", err)
+			}
+			continue
+		}
+		m.added[name] = dig
+	}
+}
+
+// dynamicConfigs returns the configs that were set on topics themselves (not broker defaults), by topic.
+func dynamicConfigs(ctx context.Context, cl *kadm.Client, topics []string) (map[string]map[string]string, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	rs, err := cl.DescribeTopicConfigs(ctx, topics...)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]map[string]string{}
+	for _, r := range rs {
+		if r.Err != nil {
+			return nil, fmt.Errorf("configs of %s: %w", r.Name, r.Err)
+		}
+		out[r.Name] = map[string]string{}
+		for _, c := range r.Configs {
+			if c.Source == kmsg.ConfigSourceDynamicTopicConfig && c.Value != nil {
+				out[r.Name][c.Key] = *c.Value
+			}
+		}
+	}
+	return out, nil
+}
+
+// defaultRF asks a real broker of the destination for default.replication.factor.
+func defaultRF(ctx context.Context, cl *kadm.Client, broker int32) (int, error) {
+	rs, err := cl.DescribeBrokerConfigs(ctx, broker)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range rs {
+		if r.Err != nil {
+			return 0, r.Err
+		}
+		for _, c := range r.Configs {
+			var n int
+			if c.Key == "default.replication.factor" && c.Value != nil {
+				if _, err := fmt.Sscanf(*c.Value, "%d", &n); err == nil && n > 0 {
+					return n, nil
+				}
+			}
+		}
+	}
+	return 0, fmt.Errorf("broker %d names no default.replication.factor", broker)
+}

@@ -1,0 +1,313 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/broker"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
+)
+
+// notSynced are topic configs that are not copied from the source (KIP-1279, mirror.topic.properties.exclude).
+var notSynced = []string{
+	"follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "message.timestamp.difference.max.ms",
+	"log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "message.timestamp.type",
+	"unclean.leader.election.enable", minISRConfig, "mirror.name",
+}
+
+// startRun is one StartTopics: what it found out about both sides.
+type startRun struct {
+	m      *Manager
+	req    admin.StartRequest
+	mirror coordinator.Mirror
+	source kadm.TopicDetails
+	config map[string]map[string]string
+	src    *kadm.Client
+	dst    *kadm.Client
+	rf     int
+}
+
+// StartTopics begins to mirror the topics of the source that match. It returns once each is accepted or refused; the work
+// goes on in the background and shows in Describe.
+func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]admin.TopicResult, error) {
+	if err := m.loaded(); err != nil {
+		return nil, err
+	}
+	def, ok := m.cfg.Store.Mirror(req.Mirror)
+	if !ok {
+		return nil, &admin.Error{Code: kip1279.UnknownClusterMirror, Message: fmt.Sprintf("there is no mirror %q", req.Mirror),
+			Hint: "create it with kmirror create, or see kmirror list", Exit: admin.ExitUsage}
+	}
+	s := &startRun{m: m, req: req, mirror: def}
+	names, err := s.resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.TopicResult, 0, len(names))
+	for _, name := range names {
+		res := admin.TopicResult{Topic: name, Partitions: int32(len(s.source[name].Partitions))}
+		plan, err := s.topic(ctx, name)
+		if req.DryRun {
+			res.Plan = plan
+		}
+		if err != nil {
+			res.Err = asError(err)
+		}
+		out = append(out, res)
+	}
+	m.poke()
+	return out, nil
+}
+
+// loaded refuses while __mirror_state has not been read.
+func (m *Manager) loaded() error {
+	select {
+	case <-m.cfg.Store.Loaded():
+		return nil
+	default:
+		return &admin.Error{Code: 15, Message: "__mirror_state is still being loaded", Exit: admin.ExitUnreachable,
+			Hint: "try again in a few seconds; if it stays so, see whether the destination's brokers are reachable"}
+	}
+}
+
+// resolve reaches the source and returns the names of the topics that the request means.
+func (s *startRun) resolve(ctx context.Context) ([]string, error) {
+	match, err := admin.NewMatcher(s.req.Topics)
+	if err != nil {
+		return nil, err
+	}
+	exclude, err := admin.NewMatcher(s.req.Exclude)
+	if err != nil {
+		return nil, err
+	}
+	if s.src, err = s.m.sources.source(s.mirror.Name, s.mirror.Config); err != nil {
+		return nil, err
+	}
+	if s.dst, err = s.m.sources.destination(); err != nil {
+		return nil, err
+	}
+	if s.source, err = s.src.ListTopics(ctx); err != nil {
+		return nil, unreachable("source", err)
+	}
+	if meta, err := s.src.BrokerMetadata(ctx); err != nil {
+		return nil, unreachable("source", err)
+	} else if meta.Cluster != s.mirror.SourceClusterID {
+		return nil, &admin.Error{Code: 103, Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
+			s.mirror.Name, s.mirror.SourceClusterID, meta.Cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
+	}
+	var names []string
+	for _, d := range s.source {
+		if match.Match(d.Topic) && (len(s.req.Exclude) == 0 || !exclude.Match(d.Topic)) && !internal(d) {
+			names = append(names, d.Topic)
+		}
+	}
+	slices.Sort(names)
+	for _, lit := range match.Literals() {
+		if !slices.Contains(names, lit) {
+			names = append(names, lit) // refused by name, one by one, with the reason
+		}
+	}
+	if len(names) == 0 {
+		return nil, &admin.Error{Code: 3, Message: "no topic of the source matches", Hint: "see the source's topics; internal ones are never mirrored",
+			Exit: admin.ExitUsage}
+	}
+	if s.config, err = dynamicConfigs(ctx, s.src, s.existing(names)); err != nil {
+		return nil, unreachable("source", err)
+	}
+	return names, s.replication(ctx)
+}
+
+func (s *startRun) existing(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.source.Has(n) || s.source[n].Err != nil })
+}
+
+// replication finds the destination's default replication factor and whether enough brokers live for it.
+func (s *startRun) replication(ctx context.Context) error {
+	live := s.m.placeable(s.m.cfg.Destination.Image())
+	if len(live) == 0 {
+		return &admin.Error{Code: 38, Message: "no broker of the destination is alive", Hint: "start the destination's brokers", Exit: admin.ExitUnreachable}
+	}
+	rf, err := defaultRF(ctx, s.dst, live[0])
+	if err != nil {
+		return unreachable("destination", err)
+	}
+	s.rf = rf
+	if rf > len(live) {
+		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", rf, len(live)),
+			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
+	}
+	return nil
+}
+
+// internal topics are never mirrored: they are the source's own bookkeeping.
+func internal(d kadm.TopicDetail) bool {
+	return d.IsInternal || d.Topic == "__mirror_state" || d.Topic == "__cluster_metadata"
+}
+
+// topic accepts or refuses one topic.
+func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, error) {
+	d, ok := s.source[name]
+	if !ok || d.Err != nil || internal(d) {
+		return nil, &admin.Error{Code: 3, Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
+			Hint: "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
+	}
+	sourceID := protocol.UUID(d.ID)
+	if known, ok := s.m.cfg.Store.TopicByName(name); ok && known.Desired != statemachine.Stopped {
+		if done, err := s.again(known, sourceID); done || err != nil {
+			return &admin.TopicPlan{}, err
+		}
+	}
+	return s.fresh(ctx, name, d)
+}
+
+// again deals with a topic that a mirror has already. done is false where the topic is gone from the destination and is to be
+// made anew.
+func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done bool, err error) {
+	if known.Mirror != s.req.Mirror {
+		return false, &admin.Error{Code: kip1279.TopicAlreadyInClusterMirror, Message: fmt.Sprintf("topic %s is mirrored by %s", known.Name, known.Mirror),
+			Hint: "a topic has one source; stop it there first", Exit: admin.ExitRefused}
+	}
+	img := s.m.cfg.Destination.Image()
+	if img.TopicByName(known.Name) == nil || known.TopicID.IsZero() {
+		return false, nil
+	}
+	if known.SourceTopicID != sourceID && !s.req.Overwrite {
+		return false, &admin.Error{Code: 103, Message: fmt.Sprintf("topic %s was deleted and made anew at the source: its id is %s, mirrored was %s",
+			known.Name, sourceID, known.SourceTopicID), Hint: "what is mirrored stays; --overwrite discards it and copies the new topic", Exit: admin.ExitRefused}
+	}
+	if known.SourceTopicID != sourceID {
+		return false, nil
+	}
+	if !s.req.DryRun {
+		s.m.mu.Lock()
+		for _, p := range s.m.parts {
+			if p.topic.Name == known.Name && p.machine.State == statemachine.Failed {
+				s.m.restart[known.Name] = true
+			}
+		}
+		s.m.mu.Unlock()
+	}
+	return true, nil
+}
+
+// fresh starts a topic that no mirror has: creates it with the lock on, or takes over one that exists.
+func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (*admin.TopicPlan, error) {
+	img := s.m.cfg.Destination.Image()
+	t := coordinator.Topic{Mirror: s.req.Mirror, Name: name, SourceTopicID: protocol.UUID(d.ID), Desired: statemachine.Mirroring,
+		Overwrite: s.req.Overwrite, Partitions: int32(len(d.Partitions)), Replicas: int16(s.rf), TrueConfigs: map[string]string{}, Started: time.Now()}
+	plan := &admin.TopicPlan{}
+	it := img.TopicByName(name)
+	if it == nil {
+		return plan, s.create(ctx, t, plan)
+	}
+	if len(it.Partitions) != len(d.Partitions) {
+		return plan, &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", name,
+			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
+	}
+	held, err := s.held(ctx, name, plan)
+	if err != nil {
+		return plan, unreachable("destination", err)
+	}
+	if held && !s.req.Overwrite {
+		return plan, &admin.Error{Code: 103, Message: fmt.Sprintf("topic %s exists at the destination, holds data, and is not known as this mirror's", name),
+			Hint: "--overwrite discards the destination's data", Exit: admin.ExitRefused}
+	}
+	t.TopicID, t.Replicas = it.ID, 0
+	for _, p := range it.Partitions {
+		t.Replicas = max(t.Replicas, int16(len(s.m.real(p.Replicas))))
+	}
+	for _, key := range []string{sizeConfig, minISRConfig} {
+		if v, ok := img.TopicConfig(name, key); ok {
+			t.TrueConfigs[key] = v
+		}
+	}
+	plan.Requests = append(plan.Requests, fmt.Sprintf("AlterPartitionReassignments %s: %v to the head of the replica lists", name, s.m.cfg.NodeIDs),
+		"ElectLeaders PREFERRED "+name, fmt.Sprintf("IncrementalAlterConfigs %s: lock", name))
+	if s.req.DryRun {
+		return plan, nil
+	}
+	return plan, s.m.cfg.Store.PutTopic(ctx, t)
+}
+
+// held reports whether a destination topic holds records and how many would go.
+func (s *startRun) held(ctx context.Context, name string, plan *admin.TopicPlan) (bool, error) {
+	starts, err := s.dst.ListStartOffsets(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	ends, err := s.dst.ListEndOffsets(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	if err := ends.Error(); err != nil {
+		return false, err
+	}
+	held := false
+	ends.Each(func(o kadm.ListedOffset) {
+		n := o.Offset
+		if st, ok := starts.Lookup(name, o.Partition); ok && st.Err == nil {
+			n -= st.Offset
+		}
+		held = held || o.Offset > 0
+		plan.Partitions = append(plan.Partitions, admin.PartitionPlan{Partition: o.Partition, Truncated: n, Lost: n, Copied: -1})
+	})
+	return held, nil
+}
+
+// create makes the topic with the source's partition count and configs and with the lock in its very first request.
+func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.TopicPlan) error {
+	configs := map[string]string{}
+	for k, v := range s.config[t.Name] {
+		if !slices.Contains(notSynced, k) {
+			configs[k] = v
+		}
+	}
+	if v, ok := configs[sizeConfig]; ok {
+		t.TrueConfigs[sizeConfig] = v
+	}
+	configs[sizeConfig] = "0"
+	configs[minISRConfig] = strconv.Itoa(lockValue(len(s.m.cfg.NodeIDs), s.rf, trueMinISR(t)))
+	lists := s.m.place(s.m.cfg.Destination.Image(), t.Partitions, s.rf)
+	plan.Create = true
+	plan.Requests = append(plan.Requests, fmt.Sprintf("CreateTopics %s: %d partitions, replicas %v, configs %v", t.Name, t.Partitions, lists, configs))
+	if s.req.DryRun {
+		return nil
+	}
+	s.m.mu.Lock()
+	s.m.creating[t.Name] = true
+	s.m.mu.Unlock()
+	defer func() {
+		s.m.mu.Lock()
+		delete(s.m.creating, t.Name)
+		s.m.mu.Unlock()
+	}()
+	id, err := s.m.cfg.Destination.CreateTopic(ctx, broker.NewTopic{Name: t.Name, Assignment: lists, Configs: configs})
+	if err != nil {
+		return fmt.Errorf("create topic %s at the destination: %w", t.Name, err)
+	}
+	t.TopicID = id
+	return s.m.cfg.Store.PutTopic(ctx, t)
+}
+
+// unreachable is an error about one of the clusters.
+func unreachable(what string, err error) error {
+	return &admin.Error{Code: -1, Message: fmt.Sprintf("the %s does not answer: %v", what, err),
+		Hint: "check bootstrap.servers, security settings and rights", Exit: admin.ExitUnreachable}
+}
+
+// asError makes an operator's error of any.
+func asError(err error) *admin.Error {
+	if e, ok := err.(*admin.Error); ok {
+		return e
+	}
+	return &admin.Error{Code: -1, Message: err.Error(), Exit: admin.ExitFailed}
+}
