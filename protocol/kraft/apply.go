@@ -50,9 +50,9 @@ func (i *Image) InTransaction() bool { return i.open }
 type delta struct {
 	next *Image
 	own  struct {
-		topicMap, names, brokers, configs, features bool
-		topics                                      map[protocol.UUID]bool
-		resources                                   map[ConfigResource]bool
+		topicMap, names, brokers, configs, features, pending bool
+		topics                                               map[protocol.UUID]bool
+		resources                                            map[ConfigResource]bool
 	}
 }
 
@@ -95,8 +95,10 @@ func (d *delta) apply(rec Record) error {
 	if len(n.pending) >= maxPending {
 		return fmt.Errorf("%w: a metadata transaction holds more than %d records", ErrRecord, maxPending)
 	}
-	// The array may be shared with the image before: never write past its length in place.
-	n.pending = append(n.pending[:len(n.pending):len(n.pending)], rec)
+	if !d.own.pending {
+		n.pending, d.own.pending = slices.Clone(n.pending), true
+	}
+	n.pending = append(n.pending, rec)
 	return nil
 }
 
@@ -137,7 +139,6 @@ func (d *delta) replay(rec Record) error {
 	}
 	return nil
 }
-
 
 func (d *delta) ownNames() {
 	if !d.own.names {
@@ -290,7 +291,8 @@ func (d *delta) clearElr(r *ClearElrRecord) error {
 	return d.clearTopicElr(id)
 }
 
-// clearTopicElr bumps no epoch: the record is not a partition change.
+// clearTopicElr bumps the partition epoch of every partition that has something to clear, as the controller does: it
+// makes a partition change of it, though the log holds none.
 func (d *delta) clearTopicElr(id protocol.UUID) error {
 	clears := func(p *Partition) bool { return len(p.ELR)+len(p.LastKnownELR) > 0 }
 	if !slices.ContainsFunc(d.next.Topics[id].Partitions, clears) {
@@ -303,7 +305,8 @@ func (d *delta) clearTopicElr(id protocol.UUID) error {
 	for n, old := range t.Partitions {
 		if clears(old) {
 			p := *old
-			p.ELR, p.LastKnownELR = nil, nil
+			p.ELR, p.LastKnownELR = []int32{}, []int32{}
+			p.PartitionEpoch++
 			t.Partitions[n] = &p
 		}
 	}
