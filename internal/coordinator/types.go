@@ -29,6 +29,8 @@ type Topic struct {
 	Partitions int32
 	// Replicas is how many real replicas each partition is to have, 0 when nobody said.
 	Replicas int16
+	// MinISR is the topic's effective min.insync.replicas without the lock: its own, or its brokers' default.
+	MinISR int16
 	// TrueConfigs are the topic's own values of the two configs that the lock overwrites, put back by unlock. An absent key
 	// means that the topic had none and the config is to be removed.
 	TrueConfigs map[string]string

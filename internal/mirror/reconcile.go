@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"kmirror/internal/coordinator"
@@ -222,12 +221,13 @@ func (m *Manager) minReal(t coordinator.Topic) int {
 	return trueMinISR(t)
 }
 
-// trueMinISR is what min.insync.replicas is without the lock.
+// trueMinISR is the effective min.insync.replicas without the lock, which can't be above the number of real replicas.
 func trueMinISR(t coordinator.Topic) int {
-	if n, err := strconv.Atoi(t.TrueConfigs[minISRConfig]); err == nil && n > 0 {
-		return n
+	n := max(int(t.MinISR), 1)
+	if t.Replicas > 0 {
+		n = min(n, int(t.Replicas))
 	}
-	return 1
+	return n
 }
 
 // persist stores the states that changed, before anything that depends on them is done. On failure nothing else of the

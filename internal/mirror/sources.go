@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -153,24 +154,30 @@ func dynamicConfigs(ctx context.Context, cl *kadm.Client, topics []string) (map[
 	return out, nil
 }
 
-// defaultRF asks a real broker of the destination for default.replication.factor.
-func defaultRF(ctx context.Context, cl *kadm.Client, broker int32) (int, error) {
+// brokerDefaults asks a real broker of the destination for default.replication.factor and min.insync.replicas.
+func brokerDefaults(ctx context.Context, cl *kadm.Client, broker int32) (rf, minISR int, err error) {
 	rs, err := cl.DescribeBrokerConfigs(ctx, broker)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	minISR = 1
 	for _, r := range rs {
 		if r.Err != nil {
-			return 0, r.Err
+			return 0, 0, r.Err
 		}
 		for _, c := range r.Configs {
-			var n int
-			if c.Key == "default.replication.factor" && c.Value != nil {
-				if _, err := fmt.Sscanf(*c.Value, "%d", &n); err == nil && n > 0 {
-					return n, nil
-				}
+			n, err := strconv.Atoi(c.MaybeValue())
+			switch {
+			case err != nil || n < 1:
+			case c.Key == "default.replication.factor":
+				rf = n
+			case c.Key == minISRConfig:
+				minISR = n
 			}
 		}
 	}
-	return 0, fmt.Errorf("broker %d names no default.replication.factor", broker)
+	if rf == 0 {
+		return 0, 0, fmt.Errorf("broker %d names no default.replication.factor", broker)
+	}
+	return rf, minISR, nil
 }

@@ -33,7 +33,8 @@ type startRun struct {
 	config map[string]map[string]string
 	src    *kadm.Client
 	dst    *kadm.Client
-	rf     int
+	// rf and minISR are the destination's defaults.
+	rf, minISR int
 }
 
 // StartTopics begins to mirror the topics of the source that match. It returns once each is accepted or refused; the work
@@ -136,13 +137,12 @@ func (s *startRun) replication(ctx context.Context) error {
 	if len(live) == 0 {
 		return &admin.Error{Code: 38, Message: "no broker of the destination is alive", Hint: "start the destination's brokers", Exit: admin.ExitUnreachable}
 	}
-	rf, err := defaultRF(ctx, s.dst, live[0])
-	if err != nil {
+	var err error
+	if s.rf, s.minISR, err = brokerDefaults(ctx, s.dst, live[0]); err != nil {
 		return unreachable("destination", err)
 	}
-	s.rf = rf
-	if rf > len(live) {
-		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", rf, len(live)),
+	if s.rf > len(live) {
+		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
 			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
 	}
 	return nil
@@ -203,7 +203,8 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (*admin.TopicPlan, error) {
 	img := s.m.cfg.Destination.Image()
 	t := coordinator.Topic{Mirror: s.req.Mirror, Name: name, SourceTopicID: protocol.UUID(d.ID), Desired: statemachine.Mirroring,
-		Overwrite: s.req.Overwrite, Partitions: int32(len(d.Partitions)), Replicas: int16(s.rf), TrueConfigs: map[string]string{}, Started: time.Now()}
+		Overwrite: s.req.Overwrite, Partitions: int32(len(d.Partitions)), Replicas: int16(s.rf), MinISR: int16(s.minISR),
+		TrueConfigs: map[string]string{}, Started: time.Now()}
 	plan := &admin.TopicPlan{}
 	it := img.TopicByName(name)
 	if it == nil {
@@ -229,6 +230,9 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (
 		if v, ok := img.TopicConfig(name, key); ok {
 			t.TrueConfigs[key] = v
 		}
+	}
+	if n, err := strconv.ParseInt(t.TrueConfigs[minISRConfig], 10, 16); err == nil {
+		t.MinISR = int16(n)
 	}
 	plan.Requests = append(plan.Requests, fmt.Sprintf("AlterPartitionReassignments %s: %v to the head of the replica lists", name, s.m.cfg.NodeIDs),
 		"ElectLeaders PREFERRED "+name, fmt.Sprintf("IncrementalAlterConfigs %s: lock", name))
