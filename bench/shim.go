@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"kmirror/internal/testkafka"
+)
+
+// shim is the kmirror process under measurement.
+type shim struct {
+	binary, dir, admin string
+	cmd                *exec.Cmd
+}
+
+// ports returns n free ports in a row.
+func ports(n int) (int, error) {
+	for range 200 {
+		first, err := testkafka.FreePort()
+		if err != nil {
+			return 0, err
+		}
+		var open []net.Listener
+		for i := range n {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
+			if err != nil {
+				break
+			}
+			open = append(open, l)
+		}
+		for _, l := range open {
+			l.Close()
+		}
+		if len(open) == n {
+			return first, nil
+		}
+	}
+	return 0, fmt.Errorf("no %d free ports in a row", n)
+}
+
+func startShim(ctx context.Context, binary, dir string, src, dst *testkafka.Cluster) (*shim, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	p, err := ports(6)
+	if err != nil {
+		return nil, err
+	}
+	s := &shim{binary: binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p)}
+	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
+admin: %s
+http: 127.0.0.1:%d
+destination: {bootstrap_servers: ["%s"], controllers: ["%s"], inter_broker_listener: REPL}
+listeners:
+  - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
+  - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
+`, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4)
+	config := filepath.Join(dir, "kmirror.yaml")
+	mirror := filepath.Join(dir, "mirror.properties")
+	if err := os.WriteFile(config, []byte(yaml), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(mirror, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "kmirror.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	s.cmd = exec.Command(binary, "serve", "--config", config)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if err := until(ctx, time.Minute, func() (bool, error) {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/readyz", p+1))
+		if err != nil {
+			return false, nil
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK, nil
+	}); err != nil {
+		out, _ := os.ReadFile(log.Name())
+		s.stop()
+		return nil, fmt.Errorf("kmirror is not ready: %w\n%s", err, out)
+	}
+	return s, s.run("create", "--mirror", "bench", "--mirror-config", mirror)
+}
+
+// run runs a command of kmirror against the process.
+func (s *shim) run(args ...string) error {
+	out, err := exec.Command(s.binary, append(args, "--bootstrap-server", s.admin)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kmirror %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func (s *shim) stop() {
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	done := make(chan error, 1)
+	go func() { done <- s.cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		s.cmd.Process.Kill()
+		<-done
+	}
+}
+
+// peak is the most memory that the process ever held, in bytes.
+func (s *shim) peak() int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	for line := range strings.Lines(string(text)) {
+		var kb int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
+			return kb << 10
+		}
+	}
+	return -1
+}
+
+// until polls every 20 ms.
+func until(ctx context.Context, limit time.Duration, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		done, err := ok()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("not within %s", limit), ctx.Err())
+		case <-t.C:
+		}
+	}
+}

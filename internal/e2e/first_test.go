@@ -1,0 +1,25 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"kmirror/internal/testkafka"
+)
+
+// TestThinnestPath mirrors one topic and compares segment files on all three brokers.
+func TestThinnestPath(t *testing.T) {
+	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 1})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, BaseID: 1})
+	createTopic(t, src, "orders", 2, nil)
+	produce(t, client(t, src), "orders", 2, 500, 200)
+	s := newShim(t, dst, "")
+	s.create(src)
+	s.mirror("orders")
+	s.caughtUp(src, 3, 60*time.Second, "orders")
+	produce(t, client(t, src), "orders", 2, 500, 200)
+	s.caughtUp(src, 3, 30*time.Second, "orders")
+	sameSegments(t, src, dst, "orders", 2, 3)
+	t.Log(s.must("describe"))
+	t.Log(s.must("verify", "--mirror", "m"))
+}

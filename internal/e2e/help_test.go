@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/testkafka"
+)
+
+// tp names a partition.
+type tp struct {
+	topic     string
+	partition int32
+}
+
+// eventually tries until it works; the last reason is the failure.
+func eventually(tb testing.TB, limit time.Duration, what string, try func() error) {
+	tb.Helper()
+	begin, wait := time.Now(), 20*time.Millisecond
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > limit {
+			tb.Fatalf("%s: not within %s: %v", what, limit, err)
+		}
+		time.Sleep(wait)
+		wait = min(2*wait, 500*time.Millisecond)
+	}
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	p, err := testkafka.FreePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// portPair returns a free port whose next one is free as well: a listener's second node id has the next port.
+func portPair(tb testing.TB) int {
+	tb.Helper()
+	for range 100 {
+		p := freePort(tb)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+1))
+		if err == nil {
+			l.Close()
+			return p
+		}
+	}
+	tb.Fatal("no two free ports in a row")
+	return 0
+}
+
+// client is a franz-go client of a cluster that ends with the test.
+func client(tb testing.TB, c *testkafka.Cluster, opts ...kgo.Opt) *kgo.Client {
+	tb.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(c.Bootstrap("CLIENT")...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(100 * time.Millisecond)}, opts...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(cl.Close)
+	return cl
+}
+
+func timeout(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// createTopic makes a topic and returns when it has leaders.
+func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions int32, configs map[string]string) {
+	tb.Helper()
+	adm := kadm.NewClient(client(tb, c))
+	cfg := map[string]*string{}
+	for k, v := range configs {
+		cfg[k] = &v
+	}
+	rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, -1, cfg, name)
+	if err == nil {
+		err = rs.Error()
+	}
+	if err != nil {
+		tb.Fatalf("create %s: %v", name, err)
+	}
+	eventually(tb, 30*time.Second, "leaders of "+name, func() error {
+		offs, err := adm.ListEndOffsets(timeout(tb, 5*time.Second), name)
+		if err != nil {
+			return err
+		}
+		return offs.Error()
+	})
+}
+
+// endOffsets are the high watermarks of topics.
+func endOffsets(tb testing.TB, c *testkafka.Cluster, topics ...string) map[tp]int64 {
+	tb.Helper()
+	out := map[tp]int64{}
+	offs, err := kadm.NewClient(client(tb, c)).ListEndOffsets(timeout(tb, 20*time.Second), topics...)
+	if err == nil {
+		err = offs.Error()
+	}
+	if err != nil {
+		tb.Fatalf("end offsets of %v: %v", topics, err)
+	}
+	offs.Each(func(o kadm.ListedOffset) { out[tp{o.Topic, o.Partition}] = o.Offset })
+	return out
+}
+
+// produce writes n records of about size bytes to each of the partitions, waits for all of them, and fails the test otherwise.
+func produce(tb testing.TB, cl *kgo.Client, topic string, partitions int32, n, size int) {
+	tb.Helper()
+	var recs []*kgo.Record
+	pad := strings.Repeat("x", size)
+	for p := range partitions {
+		for i := range n {
+			recs = append(recs, &kgo.Record{Topic: topic, Partition: p, Key: fmt.Appendf(nil, "k%d", i), Value: fmt.Appendf(nil, "%d/%d/%s", p, i, pad)})
+		}
+	}
+	if err := cl.ProduceSync(timeout(tb, time.Minute), recs...).FirstErr(); err != nil {
+		tb.Fatalf("produce to %s: %v", topic, err)
+	}
+}
+
+// sameSegments compares a topic's segment files on the source's leader (a single node) with those of every broker of the
+// destination that holds a replica, and wants at least replicas of them.
+func sameSegments(tb testing.TB, src, dst *testkafka.Cluster, topic string, partitions int32, replicas int) {
+	tb.Helper()
+	eventually(tb, 30*time.Second, "equal segments of "+topic, func() error {
+		for p := range partitions {
+			want, err := sums(src, topic, p)
+			if err != nil || len(want) != 1 {
+				return fmt.Errorf("%s-%d: source has %d different copies, err %v", topic, p, len(want), err)
+			}
+			got, err := sums(dst, topic, p)
+			if err != nil {
+				return err
+			}
+			n := 0
+			for sum, nodes := range got {
+				if want[sum] == nil {
+					return fmt.Errorf("%s-%d differs on brokers %v: %s, want %v", topic, p, nodes, sum, slices.Collect(maps.Keys(want)))
+				}
+				n += len(nodes)
+			}
+			if n < replicas {
+				return fmt.Errorf("%s-%d is on %d brokers, want %d", topic, p, n, replicas)
+			}
+		}
+		return nil
+	})
+}
+
+// sums groups the nodes of a cluster by what their copy of a partition looks like: names and digests of its segments.
+// Empty segments count as not there, since brokers roll at other moments than their leader.
+func sums(c *testkafka.Cluster, topic string, partition int32) (map[string][]int32, error) {
+	out := map[string][]int32{}
+	for _, n := range c.Nodes() {
+		if !n.Broker {
+			continue
+		}
+		if len(testkafka.SegmentFiles(n, topic, partition)) == 0 {
+			continue
+		}
+		s, err := testkafka.SegmentSums(n, topic, partition)
+		if err != nil {
+			return nil, err
+		}
+		var b strings.Builder
+		for _, f := range slices.Sorted(maps.Keys(s)) {
+			fmt.Fprintf(&b, "%s:%.16s ", f, s[f])
+		}
+		out[b.String()] = append(out[b.String()], n.ID)
+	}
+	return out, nil
+}
