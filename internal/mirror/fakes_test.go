@@ -1,0 +1,239 @@
+package mirror
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/broker"
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// world is a destination, a data path and a store in memory: what is asked of them takes effect at once, and is recorded.
+type world struct {
+	mu       sync.Mutex
+	img      *kraft.Image
+	changed  chan struct{}
+	asked    []string
+	lists    [][]int32 // of reassignments
+	roles    map[protocol.PartitionID]replica.Assignment
+	statuses map[protocol.PartitionID]replica.Status
+	topics   []coordinator.Topic
+	states   map[protocol.PartitionID]coordinator.PartitionState
+	putErr   error
+	stray    func(*kraft.Topic) bool
+}
+
+func newWorld() *world {
+	return &world{
+		img:     &kraft.Image{Offset: 1, Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{}, Configs: map[kraft.ConfigResource]map[string]string{}},
+		changed: make(chan struct{}), roles: map[protocol.PartitionID]replica.Assignment{}, statuses: map[protocol.PartitionID]replica.Status{},
+		states: map[protocol.PartitionID]coordinator.PartitionState{},
+	}
+}
+
+// edit publishes a changed image.
+func (w *world) edit(f func(*kraft.Image)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := *w.img
+	next.Topics, next.Configs, next.Names = maps.Clone(w.img.Topics), maps.Clone(w.img.Configs), maps.Clone(w.img.Names)
+	f(&next)
+	w.img = &next
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// topic puts a topic of one partition into the image.
+func (w *world) topic(name string, id protocol.UUID, p kraft.Partition, configs map[string]string) {
+	w.edit(func(i *kraft.Image) {
+		i.Topics[id] = &kraft.Topic{ID: id, Name: name, Partitions: []*kraft.Partition{&p}}
+		i.Names[name] = id
+		i.Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: name}] = configs
+	})
+}
+
+// change edits the partition of a topic.
+func (w *world) change(name string, f func(*kraft.Partition)) {
+	w.edit(func(i *kraft.Image) {
+		t := *i.Topics[i.Names[name]]
+		p := *t.Partitions[0]
+		f(&p)
+		t.Partitions = []*kraft.Partition{&p}
+		i.Topics[t.ID] = &t
+	})
+}
+
+func (w *world) did(what string) {
+	w.mu.Lock()
+	w.asked = append(w.asked, what)
+	w.mu.Unlock()
+}
+
+func (w *world) Image() *kraft.Image                       { w.mu.Lock(); defer w.mu.Unlock(); return w.img }
+func (w *world) Changed() <-chan struct{}                  { w.mu.Lock(); defer w.mu.Unlock(); return w.changed }
+func (w *world) ClusterID() string                         { return "destination" }
+func (w *world) Owns(id int32) bool                        { return id >= 9000 }
+func (w *world) Ready() error                              { return nil }
+func (w *world) SetStrayCheck(f func(t *kraft.Topic) bool) { w.stray = f }
+
+func (w *world) CreateTopic(context.Context, broker.NewTopic) (protocol.UUID, error) {
+	return protocol.UUID{}, nil
+}
+
+func (w *world) Reassign(_ context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error {
+	for tp, l := range lists {
+		w.did("reassign")
+		w.lists = append(w.lists, l)
+		w.change(tp.Topic, func(p *kraft.Partition) {
+			p.Replicas = l
+			p.ISR = slices.DeleteFunc(slices.Clone(p.ISR), func(id int32) bool { return !slices.Contains(l, id) })
+		})
+	}
+	return nil
+}
+
+func (w *world) ElectPreferred(_ context.Context, parts []protocol.TopicPartition) map[protocol.TopicPartition]error {
+	for _, tp := range parts {
+		w.did("elect")
+		w.change(tp.Topic, func(p *kraft.Partition) {
+			if slices.Contains(p.ISR, p.Replicas[0]) && p.Leader != p.Replicas[0] {
+				p.Leader, p.LeaderEpoch = p.Replicas[0], p.LeaderEpoch+1
+			}
+		})
+	}
+	return nil
+}
+
+func (w *world) JoinISR(_ context.Context, node int32, parts []protocol.PartitionID) map[protocol.PartitionID]error {
+	for _, id := range parts {
+		w.did("join")
+		w.change(w.Image().Topics[id.Topic].Name, func(p *kraft.Partition) { p.ISR = append(slices.Clone(p.ISR), node) })
+	}
+	return nil
+}
+
+func (w *world) SetTopicConfigs(_ context.Context, topic string, set map[string]string, _ []string) error {
+	w.did("configs")
+	w.edit(func(i *kraft.Image) { i.Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: topic}] = set })
+	return nil
+}
+
+// data is the Data side of a world.
+type data struct{ *world }
+
+func (d data) AddMirror(string, []kgo.Opt, map[string]string) error { return nil }
+func (d data) RemoveMirror(string)                                  {}
+
+func (d data) Assign(as ...replica.Assignment) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range as {
+		d.roles[a.ID] = a
+	}
+}
+
+func (d data) Unassign(ids ...protocol.PartitionID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		delete(d.roles, id)
+	}
+}
+
+// Statuses makes up what a data path would see: everything goes well under the assigned role.
+func (d data) Statuses() map[protocol.PartitionID]replica.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[protocol.PartitionID]replica.Status{}
+	for id, a := range d.roles {
+		ip := d.img.Partition(id)
+		if ip == nil || !d.Owns(ip.Leader) {
+			continue
+		}
+		st := d.statuses[id]
+		st.Role, st.LeaderEpoch, st.RollCall = a.Role, ip.LeaderEpoch, true
+		st.Truncated = a.Role == replica.RoleTruncate
+		out[id] = st
+	}
+	return out
+}
+
+// store is the Store side of a world.
+type store struct{ *world }
+
+func (s store) Loaded() <-chan struct{}                             { c := make(chan struct{}); close(c); return c }
+func (s store) Changed() <-chan struct{}                            { return make(chan struct{}) }
+func (s store) Mirrors() []coordinator.Mirror                       { return nil }
+func (s store) Mirror(string) (coordinator.Mirror, bool)            { return coordinator.Mirror{}, false }
+func (s store) PutMirror(context.Context, coordinator.Mirror) error { return nil }
+func (s store) Topics() []coordinator.Topic {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.topics)
+}
+func (s store) TopicByName(name string) (coordinator.Topic, bool) {
+	for _, t := range s.Topics() {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return coordinator.Topic{}, false
+}
+func (s store) PutTopic(_ context.Context, t coordinator.Topic) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics = append(s.topics, t)
+	return nil
+}
+func (s store) State(id protocol.PartitionID) (coordinator.PartitionState, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.states[id]
+	return st, ok
+}
+func (s store) PutState(_ context.Context, states ...coordinator.PartitionState) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.putErr != nil {
+		return s.putErr
+	}
+	for _, st := range states {
+		s.states[st.ID] = st
+	}
+	return nil
+}
+
+// newManager makes a manager of a world, with a topic that a mirror owns.
+func newManager(t *testing.T, w *world, topics ...coordinator.Topic) *Manager {
+	t.Helper()
+	w.topics = topics
+	m, err := New(Config{Destination: w, Data: data{w}, Store: store{w}, NodeIDs: []int32{9001, 9002}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// rounds lets the manager look n times, each time waiting for the tasks that it started.
+func rounds(t *testing.T, m *Manager, n int) {
+	t.Helper()
+	for range n {
+		m.reconcile(t.Context())
+		m.tasks.Wait()
+	}
+}
+
+func mirrorTopic(name string, id protocol.UUID) coordinator.Topic {
+	return coordinator.Topic{Mirror: "m", Name: name, TopicID: id, SourceTopicID: protocol.UUID{7}, Desired: statemachine.Mirroring,
+		Partitions: 1, Replicas: 3, MinISR: 2, TrueConfigs: map[string]string{}}
+}

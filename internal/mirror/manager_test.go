@@ -1,0 +1,156 @@
+package mirror
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	ordersID = protocol.UUID{1}
+	orders0  = protocol.PartitionID{Topic: ordersID}
+	lockOn   = map[string]string{sizeConfig: "0", minISRConfig: "4"}
+)
+
+// TestNewTopicServes: a topic that was created with the lock and led by us from the start goes to MIRRORING, with the epoch
+// raised above the source's first.
+func TestNewTopicServes(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 6)
+	if s := w.states[orders0].State; s != statemachine.Mirroring {
+		t.Errorf("stored state %s", s)
+	}
+	if r := w.roles[orders0].Role; r != replica.RoleMirror {
+		t.Errorf("role %d", r)
+	}
+	if e := w.Image().Partition(orders0).LeaderEpoch; e < 8 {
+		t.Errorf("leader epoch %d, want at least 8: the source is at 5", e)
+	}
+	if slices.Contains(w.asked, "configs") {
+		t.Error("the lock was written again")
+	}
+	if got := w.roles[orders0].MinRealISR; got != 2 {
+		t.Errorf("least number of real in-sync replicas is %d, want the topic's own 2", got)
+	}
+}
+
+// TestTakeoverOrder: an existing topic is led before it is locked, replicas out of sync are dropped before it mirrors and
+// come back afterwards.
+func TestTakeoverOrder(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 9}, nil)
+	w.edit(func(i *kraft.Image) { i.Brokers = map[int32]*kraft.Broker{3: {ID: 3}} })
+	w.statuses[orders0] = replica.Status{SourceEpoch: 2}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 1)
+	if want := []string{"reassign", "join", "elect"}; !slices.Equal(w.asked, want) {
+		t.Fatalf("asked %v, want %v", w.asked, want)
+	}
+	rounds(t, m, 1)
+	if w.asked[len(w.asked)-1] != "configs" {
+		t.Fatalf("asked %v: the lock is to come next", w.asked)
+	}
+	if v, _ := w.Image().TopicConfig("orders", minISRConfig); v != "4" {
+		t.Errorf("lock value %s", v)
+	}
+	rounds(t, m, 4)
+	dropped := slices.IndexFunc(w.lists, func(l []int32) bool { return slices.Equal(l, []int32{9001, 9002, 1, 2}) })
+	if dropped < 0 {
+		t.Fatalf("replica lists %v: 3 was out of sync and is not dropped", w.lists)
+	}
+	if s := w.states[orders0].State; s != statemachine.Mirroring {
+		t.Fatalf("state %s", s)
+	}
+	rounds(t, m, 2)
+	if p := w.Image().Partition(orders0); !slices.Contains(p.Replicas, 3) {
+		t.Errorf("replicas %v: 3 is alive and was not added back", p.Replicas)
+	}
+}
+
+// TestNoLockWithELR: min.insync.replicas is not written while a partition has eligible leader replicas (fact 28).
+func TestNoLockWithELR(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001}, ELR: []int32{1}, Leader: 9001}, nil)
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 3)
+	if slices.Contains(w.asked, "configs") {
+		t.Error("locked with a non-empty ELR")
+	}
+	w.change("orders", func(p *kraft.Partition) { p.ELR = nil })
+	rounds(t, m, 1)
+	if !slices.Contains(w.asked, "configs") {
+		t.Error("not locked once the ELR was empty")
+	}
+}
+
+// TestStoreBeforeServe: a state that could not be stored is not acted upon.
+func TestStoreBeforeServe(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	w.putErr = errors.New("no brokers")
+	rounds(t, m, 5)
+	if r := w.roles[orders0].Role; r != replica.RoleWait {
+		t.Fatalf("role %d although nothing could be stored", r)
+	}
+	w.putErr = nil
+	rounds(t, m, 4)
+	if r := w.roles[orders0].Role; r != replica.RoleMirror {
+		t.Errorf("role %d", r)
+	}
+}
+
+// TestStrays: unknown topics on our ids are strays; ours, ones being created, and locked ones never are.
+func TestStrays(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Leader: 9001}, nil)
+	w.topic("locked", protocol.UUID{2}, kraft.Partition{Leader: 9001}, lockOn)
+	w.topic("new", protocol.UUID{3}, kraft.Partition{Leader: 9001}, nil)
+	w.topic("stray", protocol.UUID{4}, kraft.Partition{Leader: 9002}, nil)
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	m.creating["new"] = true
+	for name, want := range map[string]bool{"orders": false, "locked": false, "new": false, "stray": true} {
+		if got := m.isStray(w.Image().TopicByName(name)); got != want {
+			t.Errorf("%s: stray is %v", name, got)
+		}
+	}
+	rounds(t, m, 1)
+	if w.roles[protocol.PartitionID{Topic: protocol.UUID{4}}].Role != replica.RoleStray {
+		t.Error("a stray partition was not given to the data path")
+	}
+	if _, ok := w.roles[protocol.PartitionID{Topic: protocol.UUID{2}}]; ok {
+		t.Error("a locked topic was given a role")
+	}
+}
+
+// TestReloadMirroring: a process that finds MIRRORING stored does not align again, which would copy everything anew.
+func TestReloadMirroring(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 20}, map[string]string{sizeConfig: "0", minISRConfig: "4"})
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	for range 4 {
+		rounds(t, m, 1)
+		if w.roles[orders0].Role == replica.RoleTruncate {
+			t.Fatal("aligned again")
+		}
+	}
+	if r := w.roles[orders0].Role; r != replica.RoleMirror {
+		t.Errorf("role %d", r)
+	}
+}
