@@ -1,0 +1,51 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# make test ends inside 50 minutes, whatever hangs: 5 for set-up and lint, then these. A package that hangs is told to
+# show its goroutines before all of it is killed.
+UNIT_LIMIT ?= 8m
+KAFKA_LIMIT ?= 36m
+KAFKA_TIMEOUT ?= 34m
+FUZZTIME ?= 10s
+
+.PHONY: build demo test unit kafka lint bench fuzz setup clean
+
+build:
+	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
+
+# Installs a JDK, Maven and kcat where they are missing.
+setup:
+	@scripts/setup.sh
+
+demo: setup build
+	bin/kmirror demo $(DEMO_FLAGS)
+
+test: setup lint unit kafka
+
+# Without brokers: -short skips the tests that need them.
+unit:
+	timeout --kill-after=30s $(UNIT_LIMIT) go test -race -short -timeout 2m ./...
+
+# On real brokers, one package at a time: two cores carry two clusters, not four.
+kafka: setup
+	timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -p 1 -timeout $(KAFKA_TIMEOUT) ./...
+
+lint:
+	@unformatted="$$(gofmt -l .)"; \
+	if [[ -n "$$unformatted" ]]; then echo "gofmt needed:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go test -count=1 ./internal/layering
+
+bench: setup build
+	go run ./bench $(BENCH_FLAGS)
+
+fuzz:
+	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+clean:
+	rm -rf bin

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of the module for FUZZTIME (10s) each, one after the other.
+set -euo pipefail
+
+fuzztime=${FUZZTIME:-10s}
+ran=0
+packages=$(go list ./...)
+for package in $packages; do
+  listed=$(go test -list '^Fuzz' "$package")
+  for target in $(grep '^Fuzz' <<<"$listed" || true); do
+    echo "== $package $target"
+    go test -run '^$' -fuzz "^$target\$" -fuzztime "$fuzztime" "$package"
+    ran=$((ran + 1))
+  done
+done
+echo "$ran fuzz targets, $fuzztime each"
+((ran > 0))

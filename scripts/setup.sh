@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs what real Kafka clusters need and this machine lacks: a JDK (17 or later), Maven, kcat. Debian's packages, by
+# apt-get, as root; does nothing where all is there.
+set -euo pipefail
+
+declare -A packages=([java]=default-jdk-headless [mvn]=maven [kcat]=kcat)
+missing=()
+for command in java mvn kcat; do
+  command -v "$command" >/dev/null || missing+=("${packages[$command]}")
+done
+if ((${#missing[@]} == 0)); then
+  exit 0
+fi
+if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+  echo "setup: please install ${missing[*]} (names of Debian packages), or run this as root on a Debian machine." >&2
+  exit 1
+fi
+echo "setup: installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+apt-get -qq install --yes --no-install-recommends "${missing[@]}" >/dev/null
