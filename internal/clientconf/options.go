@@ -41,7 +41,7 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 		if err != nil || ms <= 0 {
 			return nil, nil, fmt.Errorf("%s: not a positive number of milliseconds", t.key)
 		}
-		opts = append(opts, t.opt(time.Duration(ms)*time.Millisecond))
+		opts = append(opts, t.opt(min(max(time.Duration(ms)*time.Millisecond, t.least), t.most)))
 	}
 	tlsConf, err := TLSConfig(props)
 	if err != nil {
@@ -60,14 +60,24 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 	return opts, ignored(props), nil
 }
 
-var timeouts = []struct {
-	key string
-	opt func(time.Duration) kgo.Opt
-}{
-	{"request.timeout.ms", func(d time.Duration) kgo.Opt { return kgo.RequestTimeoutOverhead(d) }},
-	{"socket.connection.setup.timeout.ms", func(d time.Duration) kgo.Opt { return kgo.DialTimeout(d) }},
-	{"connections.max.idle.ms", func(d time.Duration) kgo.Opt { return kgo.ConnIdleTimeout(d) }},
-	{"metadata.max.age.ms", func(d time.Duration) kgo.Opt { return kgo.MetadataMaxAge(d) }},
+// timeouts are clamped to what franz-go accepts.
+var timeouts = []timeout{
+	{"request.timeout.ms", 100 * time.Millisecond, 15 * time.Minute, func(d time.Duration) kgo.Opt {
+		return kgo.RequestTimeoutOverhead(d)
+	}},
+	{"socket.connection.setup.timeout.ms", 100 * time.Millisecond, time.Minute, func(d time.Duration) kgo.Opt {
+		return kgo.DialTimeout(d)
+	}},
+	{"connections.max.idle.ms", 100 * time.Millisecond, 15 * time.Minute, func(d time.Duration) kgo.Opt {
+		return kgo.ConnIdleTimeout(d)
+	}},
+	{"metadata.max.age.ms", 10 * time.Second, time.Hour, func(d time.Duration) kgo.Opt { return kgo.MetadataMaxAge(d) }},
+}
+
+type timeout struct {
+	key         string
+	least, most time.Duration
+	opt         func(time.Duration) kgo.Opt
 }
 
 // Servers splits and checks a list of host:port.
@@ -193,12 +203,7 @@ func ignored(props map[string]string) []string {
 	var out []string
 	for key := range props {
 		known := slices.Contains(understood, key) || strings.HasPrefix(key, "mirror.") ||
-			slices.ContainsFunc(timeouts, func(t struct {
-				key string
-				opt func(time.Duration) kgo.Opt
-			}) bool {
-				return t.key == key
-			})
+			slices.ContainsFunc(timeouts, func(t timeout) bool { return t.key == key })
 		switch {
 		case !known:
 			out = append(out, key+" is not known here and has no effect")

@@ -1,21 +1,30 @@
 // Package coordinator keeps mirror definitions, topics and partition states in the compacted topic __mirror_state of the
-// destination (the MirrorCoordinator of KIP-1279).
+// destination (the MirrorCoordinator of KIP-1279). The topic is an ordinary one, held by real brokers only: kmirror has no
+// log. Every process reads all of it; what a process writes shows in its Store once all in-sync replicas have it.
 package coordinator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
 )
+
+// DefaultTopic is the KIP's name of the state topic.
+const DefaultTopic = "__mirror_state"
 
 // Config of a Store.
 type Config struct {
 	// Opts make a client of the destination: seed brokers, TLS, SASL.
 	Opts []kgo.Opt
-	// Topic is __mirror_state when empty; Partitions (50) and ReplicationFactor (3) count only when the topic is created.
+	// Topic is DefaultTopic when empty; Partitions (0: 50) and ReplicationFactor (0: 3) count only when the topic is created,
+	// and the latter is cut down to the number of real brokers.
 	Topic             string
 	Partitions        int32
 	ReplicationFactor int16
@@ -24,47 +33,188 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Store is the content of __mirror_state. All methods are safe for concurrent use.
-type Store struct{}
+// ErrClosed: Run has ended, so nothing can be written.
+var ErrClosed = errors.New("the store of __mirror_state is closed")
+
+// Store is the content of __mirror_state. All methods are safe for concurrent use; what they return is shared and must not
+// be changed. Reads never block and hold what has been loaded so far; writes wait until all is loaded.
+type Store struct {
+	cfg    Config
+	log    *slog.Logger
+	table  *table
+	loaded chan struct{}
+	closed chan struct{}
+
+	// client and partitions are set before loaded is closed.
+	client     *kgo.Client
+	partitions int32
+}
 
 // New validates c and starts nothing.
-func New(c Config) (*Store, error) { return nil, nil }
-
-// Run loads the topic, creating it first where needed, and follows it until ctx ends.
-func (s *Store) Run(ctx context.Context) error { return nil }
+func New(c Config) (*Store, error) {
+	if c.Topic == "" {
+		c.Topic = DefaultTopic
+	}
+	if c.Partitions == 0 {
+		c.Partitions = 50
+	}
+	if c.ReplicationFactor == 0 {
+		c.ReplicationFactor = 3
+	}
+	if c.Exclude == nil {
+		c.Exclude = func(int32) bool { return false }
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case c.Partitions < 0 || c.Partitions > 10_000:
+		return nil, fmt.Errorf("%s: %d partitions; give 1 to 10000", c.Topic, c.Partitions)
+	case c.ReplicationFactor < 0:
+		return nil, fmt.Errorf("%s: replication factor %d; give at least 1", c.Topic, c.ReplicationFactor)
+	}
+	s := &Store{
+		cfg: c, log: c.Log.With("topic", c.Topic), table: newTable(c.Log.With("topic", c.Topic)),
+		loaded: make(chan struct{}), closed: make(chan struct{}),
+	}
+	if err := kgo.ValidateOpts(s.opts()...); err != nil {
+		return nil, fmt.Errorf("%s: client of the destination: %w", c.Topic, err)
+	}
+	return s, nil
+}
 
 // Loaded is closed once the whole topic has been read.
-func (s *Store) Loaded() <-chan struct{} { return nil }
+func (s *Store) Loaded() <-chan struct{} { return s.loaded }
 
 // Changed returns a channel that is closed at the next change: take it first, then read, then wait.
-func (s *Store) Changed() <-chan struct{} { return nil }
+func (s *Store) Changed() <-chan struct{} { return s.table.wait() }
 
 // Mirrors returns all definitions, sorted by name.
-func (s *Store) Mirrors() []Mirror { return nil }
+func (s *Store) Mirrors() []Mirror { return s.table.mirrorList() }
 
 // Mirror returns a definition.
-func (s *Store) Mirror(name string) (Mirror, bool) { return Mirror{}, false }
-
-// PutMirror stores a definition; it is acknowledged by all in-sync replicas before it shows.
-func (s *Store) PutMirror(ctx context.Context, m Mirror) error { return nil }
-
-// DeleteMirror removes a definition. Topics are not touched.
-func (s *Store) DeleteMirror(ctx context.Context, name string) error { return nil }
+func (s *Store) Mirror(name string) (Mirror, bool) { return s.table.mirror(name) }
 
 // Topics returns all topics, sorted by name.
-func (s *Store) Topics() []Topic { return nil }
+func (s *Store) Topics() []Topic { return s.table.topicList() }
 
 // TopicByName returns the newest topic of that name.
-func (s *Store) TopicByName(name string) (Topic, bool) { return Topic{}, false }
+func (s *Store) TopicByName(name string) (Topic, bool) { return s.table.topicByName(name) }
+
+// State returns the state of a partition, with the last mirrored epoch. Where only that epoch is stored the state is
+// Unknown.
+func (s *Store) State(id protocol.PartitionID) (PartitionState, bool) { return s.table.state(id) }
+
+// PutMirror stores a definition.
+func (s *Store) PutMirror(ctx context.Context, m Mirror) error {
+	if err := ValidateName(m.Name); err != nil {
+		return err
+	}
+	return s.write(ctx, func(n int32) ([]record, error) {
+		r, err := mirrorRecord(m, n)
+		return []record{r}, err
+	})
+}
+
+// DeleteMirror removes a definition. Its topics are not touched.
+func (s *Store) DeleteMirror(ctx context.Context, name string) error {
+	return s.write(ctx, func(n int32) ([]record, error) {
+		return []record{newRecord(kip1279.StateKey{Type: kip1279.RecordMirror, Mirror: name}, nil, n)}, nil
+	})
+}
 
 // PutTopic stores a topic.
-func (s *Store) PutTopic(ctx context.Context, t Topic) error { return nil }
+func (s *Store) PutTopic(ctx context.Context, t Topic) error {
+	if err := ValidateName(t.Mirror); err != nil {
+		return err
+	}
+	return s.write(ctx, func(n int32) ([]record, error) {
+		r, err := topicRecord(t, n)
+		return []record{r}, err
+	})
+}
 
-// DeleteTopic removes a topic and the states of its partitions.
-func (s *Store) DeleteTopic(ctx context.Context, t Topic) error { return nil }
+// DeleteTopic removes the states of a topic's partitions and then the topic, so that a removal cut short can be repeated.
+func (s *Store) DeleteTopic(ctx context.Context, t Topic) error {
+	err := s.write(ctx, func(n int32) ([]record, error) {
+		var out []record
+		for p := range t.Partitions {
+			k := kip1279.StateKey{Mirror: t.Mirror, TopicID: t.TopicID, Partition: p}
+			for _, k.Type = range []int16{kip1279.RecordLastMirrorEpochs, kip1279.RecordPartitionState} {
+				out = append(out, newRecord(k, nil, n))
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, func(n int32) ([]record, error) { return []record{newRecord(topicKey(t), nil, n)}, nil })
+}
 
-// State returns the state of a partition.
-func (s *Store) State(id protocol.PartitionID) (PartitionState, bool) { return PartitionState{}, false }
+// PutState stores partition states. A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP.
+func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
+	for _, st := range states {
+		if err := ValidateName(st.Mirror); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, func(n int32) ([]record, error) {
+		var out []record
+		for _, st := range states {
+			r, err := stateRecords(st, n)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r...)
+		}
+		return out, nil
+	})
+}
 
-// PutState stores partition states; unchanged ones are not written.
-func (s *Store) PutState(ctx context.Context, states ...PartitionState) error { return nil }
+// write sends records that say something new and waits until all in-sync replicas have them. When ctx ends first the
+// outcome is not known; what was written after all shows as soon as it is acknowledged or read back.
+func (s *Store) write(ctx context.Context, encode func(partitions int32) ([]record, error)) error {
+	select {
+	case <-s.closed:
+		return ErrClosed
+	case <-s.loaded:
+	case <-ctx.Done():
+		return fmt.Errorf("%s is not loaded yet: %w", s.cfg.Topic, ctx.Err())
+	}
+	records, err := encode(s.partitions)
+	if err != nil {
+		return err
+	}
+	records = s.table.changes(records)
+	results := make(chan error, len(records))
+	for _, r := range records {
+		rec := &kgo.Record{Topic: s.cfg.Topic, Partition: r.partition, Key: r.keyBytes, Value: r.value}
+		s.client.Produce(ctx, rec, func(rec *kgo.Record, err error) {
+			if err == nil {
+				s.table.apply(rec.Key, rec.Value, rec.Offset)
+			}
+			s.table.settle(r)
+			results <- err
+		})
+	}
+	var errs []error
+	for range records {
+		select {
+		case err := <-results:
+			errs = append(errs, err)
+		case <-ctx.Done():
+			errs = append(errs, ctx.Err())
+			return s.writeError(errs)
+		}
+	}
+	return s.writeError(errs)
+}
+
+func (s *Store) writeError(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("write %d records to %s: %w", len(errs), s.cfg.Topic, errs[0])
+}

@@ -1,0 +1,177 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
+)
+
+// oldUnknown is the number that UNKNOWN once had and that the schema still has as a default.
+const oldUnknown = 16
+
+var mirrorName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+// ValidateName checks a mirror's name by the rules of topic names (KIP-1279).
+func ValidateName(name string) error {
+	if mirrorName.MatchString(name) && name != "." && name != ".." {
+		return nil
+	}
+	return fmt.Errorf("%q is not a mirror name: 1 to 249 letters, digits, dots, underscores and dashes, "+
+		"and neither \".\" nor \"..\"", name)
+}
+
+// mirrorJSON is the value of a mirror definition.
+type mirrorJSON struct {
+	Config          map[string]string `json:"config"`
+	SourceClusterID string            `json:"source_cluster_id"`
+	Created         time.Time         `json:"created"`
+}
+
+// topicJSON is the value of a mirror topic.
+type topicJSON struct {
+	Name          string            `json:"name"`
+	SourceTopicID string            `json:"source_topic_id"`
+	Desired       string            `json:"desired"`
+	Overwrite     bool              `json:"overwrite,omitempty"`
+	Partitions    int32             `json:"partitions"`
+	Replicas      int16             `json:"replicas,omitempty"`
+	TrueConfigs   map[string]string `json:"true_configs,omitempty"`
+	Started       time.Time         `json:"started"`
+}
+
+// stateJSON is kmirror's tagged field of a partition state.
+type stateJSON struct {
+	Since time.Time `json:"since,omitzero"`
+	Hint  string    `json:"hint,omitempty"`
+}
+
+// record is an encoded record of __mirror_state; a nil value is a tombstone.
+type record struct {
+	key       kip1279.StateKey
+	keyBytes  []byte
+	value     []byte
+	partition int32
+}
+
+// newRecord encodes a record for a topic of n partitions; value nil makes a tombstone.
+func newRecord(k kip1279.StateKey, v kip1279.StateValue, n int32) record {
+	r := record{key: k, keyBytes: kip1279.AppendStateKey(nil, k)}
+	if v != nil {
+		r.value = kip1279.AppendStateValue(nil, v)
+	}
+	switch k.Type {
+	case kip1279.RecordMirror, kip1279.RecordMirrorTopic:
+		r.partition = kip1279.MirrorPartitionOf(k.Mirror, n)
+	default:
+		r.partition = kip1279.StatePartitionOf(k.Mirror, k.TopicID, k.Partition, n)
+	}
+	return r
+}
+
+// marshal encodes what can't fail to encode: structs of strings, numbers and times. A time beyond year 9999 could.
+func marshal(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode for __mirror_state: %w", err)
+	}
+	return b, nil
+}
+
+func mirrorRecord(m Mirror, n int32) (record, error) {
+	b, err := marshal(mirrorJSON{Config: m.Config, SourceClusterID: m.SourceClusterID, Created: m.Created.UTC()})
+	return newRecord(kip1279.StateKey{Type: kip1279.RecordMirror, Mirror: m.Name}, &kip1279.JSONValue{JSON: b}, n), err
+}
+
+func topicKey(t Topic) kip1279.StateKey {
+	return kip1279.StateKey{Type: kip1279.RecordMirrorTopic, Mirror: t.Mirror, TopicID: t.TopicID}
+}
+
+func topicRecord(t Topic, n int32) (record, error) {
+	b, err := marshal(topicJSON{
+		Name: t.Name, SourceTopicID: t.SourceTopicID.String(), Desired: t.Desired.String(), Overwrite: t.Overwrite,
+		Partitions: t.Partitions, Replicas: t.Replicas, TrueConfigs: t.TrueConfigs, Started: t.Started.UTC(),
+	})
+	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
+}
+
+// stateRecords returns the record of the state and, where the epoch is known, that of the last mirrored epoch.
+func stateRecords(s PartitionState, n int32) ([]record, error) {
+	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint})
+	if err != nil {
+		return nil, err
+	}
+	v := &kip1279.PartitionStateValue{
+		State: int8(s.State), PreviousState: int8(s.Previous), RetryAttempt: s.Retry, Extra: extra,
+	}
+	if s.Error != "" {
+		v.ErrorMessage = &s.Error
+	}
+	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: s.Mirror, TopicID: s.ID.Topic, Partition: s.ID.Partition}
+	out := []record{newRecord(k, v, n)}
+	if s.LastMirrorEpoch >= 0 {
+		k.Type = kip1279.RecordLastMirrorEpochs
+		out = append(out, newRecord(k, &kip1279.LastMirrorEpochsValue{LastMirrorEpoch: s.LastMirrorEpoch}, n))
+	}
+	return out, nil
+}
+
+func decodeMirror(name string, v *kip1279.JSONValue) (Mirror, error) {
+	var j mirrorJSON
+	if err := json.Unmarshal(v.JSON, &j); err != nil {
+		return Mirror{}, err
+	}
+	return Mirror{Name: name, Config: j.Config, SourceClusterID: j.SourceClusterID, Created: j.Created}, nil
+}
+
+func decodeTopic(k kip1279.StateKey, v *kip1279.JSONValue) (Topic, error) {
+	var j topicJSON
+	if err := json.Unmarshal(v.JSON, &j); err != nil {
+		return Topic{}, err
+	}
+	if j.Name == "" {
+		return Topic{}, errors.New("topic without a name")
+	}
+	source, err := protocol.ParseUUID(j.SourceTopicID)
+	if err != nil {
+		return Topic{}, err
+	}
+	desired, err := statemachine.ParseState(j.Desired)
+	if err != nil {
+		return Topic{}, err
+	}
+	return Topic{
+		Mirror: k.Mirror, Name: j.Name, TopicID: k.TopicID, SourceTopicID: source, Desired: desired, Overwrite: j.Overwrite,
+		Partitions: j.Partitions, Replicas: j.Replicas, TrueConfigs: j.TrueConfigs, Started: j.Started,
+	}, nil
+}
+
+// decodeState reads a state record; the last mirrored epoch has a record of its own.
+func decodeState(k kip1279.StateKey, v *kip1279.PartitionStateValue) (PartitionState, error) {
+	var j stateJSON
+	if len(v.Extra) > 0 {
+		if err := json.Unmarshal(v.Extra, &j); err != nil {
+			return PartitionState{}, err
+		}
+	}
+	s := PartitionState{
+		Mirror: k.Mirror, ID: protocol.PartitionID{Topic: k.TopicID, Partition: k.Partition},
+		State: stateFrom(v.State), Previous: stateFrom(v.PreviousState), Retry: v.RetryAttempt, Since: j.Since, Hint: j.Hint,
+	}
+	if v.ErrorMessage != nil {
+		s.Error = *v.ErrorMessage
+	}
+	return s, nil
+}
+
+func stateFrom(b int8) statemachine.State {
+	if b == oldUnknown {
+		return statemachine.Unknown
+	}
+	return statemachine.State(b)
+}

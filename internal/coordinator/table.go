@@ -1,0 +1,236 @@
+package coordinator
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
+)
+
+// table is what the records of __mirror_state amount to. Records come twice, from the acknowledgement of a write and from
+// the topic, in either order; their offsets decide, since a key stays in one partition.
+type table struct {
+	log *slog.Logger
+
+	mu      sync.RWMutex
+	changed chan struct{}
+	entries map[string]entry // by encoded key; deleted ones stay, to tell old records from new ones
+	mirrors map[string]Mirror
+	topics  map[topicID]Topic
+	states  map[stateID]PartitionState      // without the last mirrored epoch
+	epochs  map[stateID]int32               // last mirrored epochs
+	owner   map[protocol.PartitionID]string // the mirror whose record of that partition came last
+}
+
+type topicID struct {
+	mirror string
+	id     protocol.UUID
+}
+
+type stateID struct {
+	mirror string
+	id     protocol.PartitionID
+}
+
+type entry struct {
+	offset int64
+	value  []byte // nil: deleted
+	// pending counts writes that are not acknowledged yet.
+	pending int
+}
+
+func newTable(log *slog.Logger) *table {
+	return &table{
+		log: log, changed: make(chan struct{}), entries: map[string]entry{}, mirrors: map[string]Mirror{},
+		topics: map[topicID]Topic{}, states: map[stateID]PartitionState{}, epochs: map[stateID]int32{},
+		owner: map[protocol.PartitionID]string{},
+	}
+}
+
+// apply takes in one record. Records that are not understood are kept out with a line in the log, and left in the topic.
+func (t *table) apply(key, value []byte, offset int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, seen := t.entries[string(key)]
+	if !seen {
+		e.offset = -1
+	}
+	if e.offset >= offset {
+		return
+	}
+	k, err := kip1279.DecodeStateKey(key)
+	if err == nil {
+		err = t.put(k, value)
+	}
+	if errors.Is(err, kip1279.ErrUnknownRecord) {
+		t.log.Debug("record of a newer version left alone", "offset", offset, "err", err)
+		return
+	}
+	if err != nil {
+		t.log.Warn("record of __mirror_state is not readable and left alone", "offset", offset, "err", err)
+		return
+	}
+	e.offset, e.value = offset, bytes.Clone(value)
+	t.entries[string(key)] = e
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+func (t *table) put(k kip1279.StateKey, value []byte) error {
+	if value == nil {
+		t.remove(k)
+		return nil
+	}
+	v, err := kip1279.DecodeStateValue(k.Type, value)
+	if err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case *kip1279.LastMirrorEpochsValue:
+		t.epochs[stateOf(k)], t.owner[stateOf(k).id] = v.LastMirrorEpoch, k.Mirror
+	case *kip1279.PartitionStateValue:
+		state, err := decodeState(k, v)
+		if err != nil {
+			return fmt.Errorf("partition %d of %s in mirror %s: %w", k.Partition, k.TopicID, k.Mirror, err)
+		}
+		t.states[stateOf(k)], t.owner[stateOf(k).id] = state, k.Mirror
+	case *kip1279.JSONValue:
+		if k.Type == kip1279.RecordMirror {
+			m, err := decodeMirror(k.Mirror, v)
+			if err != nil {
+				return fmt.Errorf("mirror %s: %w", k.Mirror, err)
+			}
+			t.mirrors[k.Mirror] = m
+			return nil
+		}
+		topic, err := decodeTopic(k, v)
+		if err != nil {
+			return fmt.Errorf("topic %s of mirror %s: %w", k.TopicID, k.Mirror, err)
+		}
+		t.topics[topicID{k.Mirror, k.TopicID}] = topic
+	}
+	return nil
+}
+
+func (t *table) remove(k kip1279.StateKey) {
+	switch k.Type {
+	case kip1279.RecordMirror:
+		delete(t.mirrors, k.Mirror)
+		return
+	case kip1279.RecordMirrorTopic:
+		delete(t.topics, topicID{k.Mirror, k.TopicID})
+		return
+	case kip1279.RecordLastMirrorEpochs:
+		delete(t.epochs, stateOf(k))
+	case kip1279.RecordPartitionState:
+		delete(t.states, stateOf(k))
+	}
+	_, state := t.states[stateOf(k)]
+	_, epoch := t.epochs[stateOf(k)]
+	if !state && !epoch && t.owner[stateOf(k).id] == k.Mirror {
+		delete(t.owner, stateOf(k).id)
+	}
+}
+
+func stateOf(k kip1279.StateKey) stateID {
+	return stateID{k.Mirror, protocol.PartitionID{Topic: k.TopicID, Partition: k.Partition}}
+}
+
+// state returns the state of a partition. A last mirrored epoch may be known without any: then the state is Unknown.
+func (t *table) state(id protocol.PartitionID) (PartitionState, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	mirror, ok := t.owner[id]
+	if !ok {
+		return PartitionState{}, false
+	}
+	s, ok := t.states[stateID{mirror, id}]
+	if !ok {
+		s = PartitionState{Mirror: mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown}
+	}
+	s.LastMirrorEpoch = -1
+	if epoch, ok := t.epochs[stateID{mirror, id}]; ok {
+		s.LastMirrorEpoch = epoch
+	}
+	return s, true
+}
+
+func (t *table) mirrorList() []Mirror {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(t.mirrors), func(a, b Mirror) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func (t *table) mirror(name string) (Mirror, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	m, ok := t.mirrors[name]
+	return m, ok
+}
+
+func (t *table) topicList() []Topic {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(t.topics), func(a, b Topic) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Mirror, b.Mirror), a.Started.Compare(b.Started),
+			bytes.Compare(a.TopicID[:], b.TopicID[:]))
+	})
+}
+
+// topicByName returns the topic of that name that was started last: one that was deleted and made anew has several ids.
+func (t *table) topicByName(name string) (Topic, bool) {
+	var newest Topic
+	found := false
+	for _, topic := range t.topicList() {
+		if topic.Name == name && (!found || topic.Started.After(newest.Started)) {
+			newest, found = topic, true
+		}
+	}
+	return newest, found
+}
+
+// changes drops the records that would write what is there already, and counts the others as pending. Every record that
+// is returned must be settled.
+func (t *table) changes(records []record) []record {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []record
+	for _, r := range records {
+		e, ok := t.entries[string(r.keyBytes)]
+		same := bytes.Equal(e.value, r.value) && (e.value == nil) == (r.value == nil)
+		if e.pending == 0 && (ok && same || !ok && r.value == nil) {
+			continue
+		}
+		if !ok {
+			e.offset = -1
+		}
+		e.pending++
+		t.entries[string(r.keyBytes)] = e
+		out = append(out, r)
+	}
+	return out
+}
+
+// settle ends the wait for an acknowledgement.
+func (t *table) settle(r record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[string(r.keyBytes)]
+	e.pending--
+	t.entries[string(r.keyBytes)] = e
+}
+
+func (t *table) wait() <-chan struct{} {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.changed
+}
