@@ -22,6 +22,8 @@ const (
 	retryMost  = 5 * time.Second
 	// attemptLimit bounds one attempt.
 	attemptLimit = 30 * time.Second
+	// freshness is how old metadata may be when it is asked for again; franz-go's 5 s would delay creation by as much.
+	freshness = 200 * time.Millisecond
 )
 
 var (
@@ -45,7 +47,7 @@ func (s *Store) opts() []kgo.Opt {
 		// A write whose caller has gone may be given up: writing the same state again does no harm.
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.UnknownTopicRetries(-1),
-		kgo.MetadataMinAge(200*time.Millisecond),
+		kgo.MetadataMinAge(freshness),
 	)
 }
 
@@ -53,7 +55,7 @@ func (s *Store) opts() []kgo.Opt {
 // destination is away and returns an error only for what needs an operator. It can be called once.
 func (s *Store) Run(ctx context.Context) error {
 	defer close(s.closed)
-	admin, err := kgo.NewClient(s.cfg.Opts...)
+	admin, err := kgo.NewClient(append(slices.Clone(s.cfg.Opts), kgo.MetadataMinAge(freshness))...)
 	if err != nil {
 		return fmt.Errorf("%s: client of the destination: %w", s.cfg.Topic, err)
 	}

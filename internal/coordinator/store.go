@@ -216,5 +216,8 @@ func (s *Store) writeError(errs []error) error {
 	if len(errs) == 0 {
 		return nil
 	}
+	if errors.Is(errs[0], kgo.ErrClientClosed) {
+		return ErrClosed
+	}
 	return fmt.Errorf("write %d records to %s: %w", len(errs), s.cfg.Topic, errs[0])
 }
