@@ -62,20 +62,27 @@ func readLimited(r io.Reader, maxBytes int) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// openZstd bounds the window too: a frame may ask for far more than its content.
+// openZstd decodes into a buffer that grows as it has to. A stream decoder would set aside the frame's window up front,
+// which is megabytes for the small batches of librdkafka, and as much as a hostile header says.
 func openZstd(src []byte, maxBytes int) ([]byte, error) {
-	const window = 128 << 20
-	d, err := zstd.NewReader(bytes.NewReader(src), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxMemory(uint64(max(maxBytes, zstd.MinWindowSize))), zstd.WithDecoderMaxWindow(window))
+	const javaMaxWindow, maxBlock = 128 << 20, 128 << 10
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(javaMaxWindow))
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	out, err := readLimited(d, maxBytes)
-	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		err = fmt.Errorf("%w of %d bytes: %w", ErrTooLarge, maxBytes, err)
+	for limit := min(maxBytes, max(4*len(src), 1<<16)); ; limit = min(maxBytes, 4*limit) {
+		// The decoder fails in various ways when the room is used up. With room for one block more than the limit,
+		// what it had until then tells.
+		out, err := d.DecodeAll(src, make([]byte, 0, limit+maxBlock))
+		if len(out) <= limit && !errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+			return out, err
+		}
+		if limit == maxBytes {
+			return nil, fmt.Errorf("%w of %d bytes", ErrTooLarge, maxBytes)
+		}
 	}
-	return out, err
 }
 
 func openSnappy(src []byte, maxBytes int) ([]byte, error) {

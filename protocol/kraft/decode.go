@@ -19,7 +19,7 @@ var maxVersions = map[int]int{
 // Types that the image does not need, and types of later Kafka versions, are nil without an error; unknown tagged fields
 // are skipped. A known type in a version above ours is an error: its fields may stand elsewhere. Errors wrap ErrRecord.
 func DecodeRecord(value []byte) (Record, error) {
-	d := decoder{kbin.Reader{Src: value}}
+	d := newDecoder(value)
 	frame, typ, ver := d.Uvarint(), d.Uvarint(), d.Uvarint()
 	switch {
 	case !d.Ok():
@@ -196,6 +196,8 @@ func (d *decoder) registrationChange(ver int) Record {
 // decoder adds what metadata records need to the sticky reader.
 type decoder struct{ kbin.Reader }
 
+func newDecoder(src []byte) decoder { return decoder{kbin.Reader{Src: src}} }
+
 // fail makes the reader bad, as a short read does.
 func (d *decoder) fail() { d.Span(len(d.Src) + 1) }
 
@@ -204,7 +206,7 @@ func (d *decoder) fail() { d.Span(len(d.Src) + 1) }
 func (d *decoder) tags(known func(tag uint32, t *decoder) bool) {
 	for n := d.Uvarint(); n > 0 && d.Ok(); n-- {
 		tag, size := d.Uvarint(), d.Uvarint()
-		t := decoder{kbin.Reader{Src: d.Span(int(size))}}
+		t := newDecoder(d.Span(int(size)))
 		if known != nil && d.Ok() && known(tag, &t) && (!t.Ok() || len(t.Src) > 0) {
 			d.fail()
 		}
