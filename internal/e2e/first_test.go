@@ -9,6 +9,9 @@ import (
 
 // TestThinnestPath mirrors one topic and compares segment files on all three brokers.
 func TestThinnestPath(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
 	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 1})
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, BaseID: 1})
 	createTopic(t, src, "orders", 2, nil)
