@@ -79,6 +79,15 @@ type Status struct {
 	ErrorMessage   *string
 }
 
+// Response is a response of this package: all open with a Status.
+type Response interface {
+	Message
+	Head() *Status
+}
+
+// Head returns what opens the response.
+func (s *Status) Head() *Status { return s }
+
 func (s *Status) walk(c *codec) {
 	c.int32(&s.ThrottleMillis)
 	c.int16(&s.ErrorCode)

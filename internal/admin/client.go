@@ -1,0 +1,302 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+)
+
+// ClientConfig of a Client.
+type ClientConfig struct {
+	// Addresses are admin addresses (host:port) of kmirror processes; any of them answers for all.
+	Addresses []string
+	// TLS is nil for a plain connection.
+	TLS *tls.Config
+	// DialTimeout bounds one attempt to connect, handshakes included (0: 5 s).
+	DialTimeout time.Duration
+	ClientID    string
+}
+
+// Client asks a kmirror process. It keeps one connection, which calls share in turn. It implements Service, so that what
+// an operator sees through it is what the Service said.
+type Client struct {
+	cfg ClientConfig
+
+	mu          sync.Mutex
+	conn        net.Conn
+	address     string
+	correlation int32
+}
+
+var _ Service = (*Client)(nil)
+
+// NewClient validates c and connects nowhere.
+func NewClient(c ClientConfig) (*Client, error) {
+	if len(c.Addresses) == 0 {
+		return nil, usage("no admin address given",
+			"give --bootstrap-server HOST:PORT (admin in kmirror.yaml) or set KMIRROR_BOOTSTRAP_SERVER")
+	}
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 5 * time.Second
+	}
+	if c.ClientID == "" {
+		c.ClientID = "kmirror"
+	}
+	return &Client{cfg: c}, nil
+}
+
+// Close closes the connection.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disconnect()
+}
+
+func (c *Client) disconnect() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// CreateMirror implements Service.
+func (c *Client) CreateMirror(ctx context.Context, name string, config map[string]string) error {
+	req := &kip1279.CreateClusterMirrorRequest{MirrorName: name}
+	for _, key := range sortedKeys(config) {
+		value := config[key]
+		req.Config = append(req.Config, kip1279.ConfigEntry{Name: key, Value: &value})
+	}
+	resp := &kip1279.CreateClusterMirrorResponse{}
+	if err := c.call(ctx, req, resp); err != nil {
+		return err
+	}
+	return statusError(&resp.Status, resp.Extra)
+}
+
+// StartTopics implements Service.
+func (c *Client) StartTopics(ctx context.Context, start StartRequest) ([]TopicResult, error) {
+	req := &kip1279.StartMirrorTopicsRequest{MirrorName: start.Mirror, StateValidationOffset: -1}
+	names, patterns := splitPatterns(start.Topics)
+	for _, n := range names {
+		req.Topics = append(req.Topics, kip1279.StartTopic{TopicName: n})
+	}
+	req.IncludePatterns = patterns
+	names, req.ExcludePatterns = splitPatterns(start.Exclude)
+	req.Options = mustJSON(startOptions{Overwrite: start.Overwrite, DryRun: start.DryRun, Exclude: names})
+	resp := &kip1279.StartMirrorTopicsResponse{}
+	if err := c.call(ctx, req, resp); err != nil {
+		return nil, err
+	}
+	var out []TopicResult
+	for _, t := range resp.Topics {
+		var x topicExtra
+		if err := readExtra(t.Extra, &x); err != nil {
+			return nil, err
+		}
+		out = append(out, TopicResult{Topic: t.Name, Partitions: x.Partitions, Plan: x.Plan,
+			Err: outcomeError(t.ErrorCode, t.ErrorMessage, x.errorExtra)})
+	}
+	return out, statusError(&resp.Status, resp.Extra)
+}
+
+// splitPatterns separates literal names from patterns, which lose their slashes.
+func splitPatterns(list []string) (names, patterns []string) {
+	for _, e := range list {
+		if p, ok := strings.CutPrefix(e, "/"); ok {
+			patterns = append(patterns, strings.TrimSuffix(p, "/"))
+		} else {
+			names = append(names, e)
+		}
+	}
+	return names, patterns
+}
+
+// ListMirrors implements Service.
+func (c *Client) ListMirrors(ctx context.Context, withTopics bool) ([]MirrorInfo, error) {
+	resp := &kip1279.ListClusterMirrorsResponse{}
+	if err := c.call(ctx, &kip1279.ListClusterMirrorsRequest{IncludeTopicNames: withTopics}, resp); err != nil {
+		return nil, err
+	}
+	var out []MirrorInfo
+	for _, m := range resp.Mirrors {
+		out = append(out, MirrorInfo{Mirror: m.MirrorName, SourceBootstrap: m.SourceBootstrap,
+			SourceClusterID: m.SourceClusterID, TopicCount: m.TopicCount, Topics: m.TopicNames})
+	}
+	return out, statusError(&resp.Status, resp.Extra)
+}
+
+// Describe implements Service.
+func (c *Client) Describe(ctx context.Context, req DescribeRequest) ([]PartitionInfo, error) {
+	m := &kip1279.DescribeClusterMirrorsRequest{MirrorNames: req.Mirrors}
+	if len(req.Topics) > 0 {
+		m.Options = mustJSON(describeOptions{Topics: req.Topics})
+	}
+	resp := &kip1279.DescribeClusterMirrorsResponse{}
+	if err := c.call(ctx, m, resp); err != nil {
+		return nil, err
+	}
+	var out []PartitionInfo
+	for _, m := range resp.Mirrors {
+		for _, t := range m.Topics {
+			for _, p := range t.Partitions {
+				info, err := partitionFrom(m.MirrorName, t.TopicName, p)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, info)
+			}
+		}
+	}
+	return out, statusError(&resp.Status, resp.Extra)
+}
+
+// Call implements Service.
+func (c *Client) Call(ctx context.Context, verb string, payload json.RawMessage) (json.RawMessage, error) {
+	resp := &kip1279.KmirrorCallResponse{}
+	if err := c.call(ctx, &kip1279.KmirrorCallRequest{Verb: verb, Payload: payload}, resp); err != nil {
+		return nil, err
+	}
+	return resp.Payload, statusError(&resp.Status, resp.Extra)
+}
+
+// call sends a request and reads the answer, on the connection there is or on a new one to the first address that answers.
+// A request whose connection broke is sent once more: every verb may be repeated.
+func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Response) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	for range 2 {
+		if c.conn == nil {
+			if err := c.connect(ctx); err != nil {
+				return err
+			}
+		}
+		var body []byte
+		h := header{key: req.Key()}
+		body, err = c.roundTrip(ctx, h, func(dst []byte) []byte { return kip1279.Append(dst, req) })
+		if err == nil {
+			if err = kip1279.Decode(body, resp); err != nil {
+				return unreachable(fmt.Sprintf("%s answers in a way that is not understood: %v", c.address, err),
+					"use the kmirror command of the version that serves there")
+			}
+			return nil
+		}
+		c.disconnect()
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if cause := ctx.Err(); cause != nil {
+		return &Error{Code: kip1279.RequestTimedOut, Message: fmt.Sprintf("%s did not answer in time: %v", c.address, cause),
+			Hint: "the same command again attaches to what is under way", Exit: ExitIncomplete}
+	}
+	return unreachable(fmt.Sprintf("connection to %s broke: %v", c.address, err),
+		"see the log of kmirror serve; the same command again attaches to what is under way")
+}
+
+// connect tries each address.
+func (c *Client) connect(ctx context.Context) error {
+	var errs []string
+	hint := "is kmirror serve running there, and is it the address of admin in kmirror.yaml?"
+	for _, address := range c.cfg.Addresses {
+		err := c.dial(ctx, address)
+		if err == nil {
+			return nil
+		}
+		c.disconnect()
+		errs = append(errs, err.Error())
+		var e *Error
+		if errors.As(err, &e) {
+			hint = e.Hint
+		}
+	}
+	return unreachable("no kmirror process answers: "+strings.Join(errs, "; "), hint)
+}
+
+// dial connects and makes sure that a kmirror answers. Kafka 4.4 takes key 94 for UnregisterController, so nothing else is
+// sent before that is sure.
+func (c *Client) dial(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	if c.cfg.TLS != nil {
+		conf := c.cfg.TLS.Clone()
+		if conf.ServerName == "" {
+			conf.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		secure := tls.Client(conn, conf)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return fmt.Errorf("%s: TLS: %w", address, err)
+		}
+		conn = secure
+	}
+	c.conn, c.address = conn, address
+	req := kmsg.NewPtrApiVersionsRequest()
+	body, err := c.roundTrip(ctx, header{key: keyApiVersions}, req.AppendTo)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	resp := kmsg.NewPtrApiVersionsResponse()
+	if err := resp.ReadFrom(body); err != nil {
+		return fmt.Errorf("%s: ApiVersions: %w", address, err)
+	}
+	isKmirror := slices.ContainsFunc(resp.ApiKeys, func(k kmsg.ApiVersionsResponseApiKey) bool {
+		return k.ApiKey == kip1279.KeyKmirrorCall
+	})
+	if !isKmirror {
+		return unreachable(address+" is a Kafka listener and not a kmirror admin listener",
+			"give the address of admin in kmirror.yaml, not that of a broker")
+	}
+	return nil
+}
+
+// roundTrip sends one request on the connection and returns the body of the answer. When ctx ends the connection can't be
+// used any more.
+func (c *Client) roundTrip(ctx context.Context, h header, body func(dst []byte) []byte) ([]byte, error) {
+	conn := c.conn
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c.correlation++
+	h.correlation, h.clientID = c.correlation, c.cfg.ClientID
+	if _, err := conn.Write(appendRequest(nil, h, body)); err != nil {
+		return nil, err
+	}
+	frame, err := protocol.ReadFrame(conn, protocol.DefaultMaxFrame, nil)
+	if err != nil {
+		return nil, err
+	}
+	correlation, answer, err := parseResponse(h, frame)
+	if err == nil && correlation != h.correlation {
+		err = fmt.Errorf("answer to request %d where %d was asked", correlation, h.correlation)
+	}
+	return answer, err
+}
+
+func unreachable(message, hint string) *Error {
+	return &Error{Code: kip1279.CoordinatorNotAvailable, Message: message, Hint: hint, Exit: ExitUnreachable}
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,257 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"kmirror/internal/clientconf"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol/kip1279"
+)
+
+// anonymous is the principal of a connection without authentication, in Kafka's notation.
+const anonymous = "User:ANONYMOUS"
+
+// answer handles one frame and returns the whole frame of the answer. An error ends the connection.
+func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte, error) {
+	h, body, err := parseHeader(frame)
+	if err != nil {
+		return nil, err
+	}
+	if h.key == keyApiVersions {
+		return appendResponse(nil, h, apiVersions(h.version).AppendTo), nil
+	}
+	api, ok := kip1279.Lookup(h.key)
+	if !ok {
+		return nil, fmt.Errorf("API key %d version %d: this is kmirror's admin listener, Kafka clients belong on a broker's",
+			h.key, h.version)
+	}
+	resp := api.Response().(kip1279.Response)
+	if h.version < api.Min || h.version > api.Max {
+		// The layout of the answer is that of a version which the peer may not know: all it can read is the error code.
+		resp.Head().ErrorCode = kip1279.UnsupportedVersion
+	} else {
+		req := api.Request()
+		if err := kip1279.Decode(body, req); err != nil {
+			return nil, err
+		}
+		s.dispatch(ctx, req, resp, peer)
+	}
+	return appendResponse(nil, h, func(dst []byte) []byte { return kip1279.Append(dst, resp) }), nil
+}
+
+func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279.Response, peer string) {
+	switch req := req.(type) {
+	case *kip1279.CreateClusterMirrorRequest:
+		s.create(ctx, req, resp.(*kip1279.CreateClusterMirrorResponse), peer)
+	case *kip1279.StartMirrorTopicsRequest:
+		s.start(ctx, req, resp.(*kip1279.StartMirrorTopicsResponse), peer)
+	case *kip1279.ListClusterMirrorsRequest:
+		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse))
+	case *kip1279.DescribeClusterMirrorsRequest:
+		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
+	case *kip1279.KmirrorCallRequest:
+		r := resp.(*kip1279.KmirrorCallResponse)
+		out, err := s.cfg.Service.Call(ctx, req.Verb, req.Payload)
+		r.Payload = out
+		setStatus(&r.Status, &r.Extra, err)
+	default:
+		head := resp.Head()
+		head.ErrorCode = kip1279.UnsupportedVersion
+		message := "this version of kmirror does not serve the request"
+		head.ErrorMessage = &message
+	}
+}
+
+func (s *Server) create(
+	ctx context.Context, req *kip1279.CreateClusterMirrorRequest, resp *kip1279.CreateClusterMirrorResponse, peer string,
+) {
+	config := make(map[string]string, len(req.Config))
+	for _, e := range req.Config {
+		if e.Value != nil {
+			config[e.Name] = *e.Value
+		}
+	}
+	err := CheckMirror(req.MirrorName, config)
+	if err == nil {
+		err = s.cfg.Service.CreateMirror(ctx, req.MirrorName, config)
+	}
+	setStatus(&resp.Status, &resp.Extra, err)
+	s.audit("create", peer, err, "mirror", req.MirrorName)
+}
+
+// CheckMirror checks what can be checked of a definition without the source: its name, that it says where the source is,
+// and that it holds no secret. The error is an *Error.
+func CheckMirror(name string, config map[string]string) error {
+	if err := coordinator.ValidateName(name); err != nil {
+		return &Error{Code: kip1279.InvalidRequest, Message: err.Error(), Hint: "choose another name", Exit: ExitUsage}
+	}
+	if _, err := clientconf.Servers(config["bootstrap.servers"]); err != nil {
+		return &Error{Code: kip1279.InvalidRequest, Message: "bootstrap.servers: " + err.Error(),
+			Hint: "add bootstrap.servers=HOST:PORT of the source to the mirror's configuration", Exit: ExitUsage}
+	}
+	if err := clientconf.CheckSecrets(config); err != nil {
+		return &Error{Code: kip1279.InvalidConfig, Message: err.Error(),
+			Hint: "definitions are stored in a topic that others can read; the references are resolved by kmirror serve",
+			Exit: ExitUsage}
+	}
+	return nil
+}
+
+func (s *Server) start(
+	ctx context.Context, req *kip1279.StartMirrorTopicsRequest, resp *kip1279.StartMirrorTopicsResponse, peer string,
+) {
+	start, err := startRequest(req)
+	var results []TopicResult
+	if err == nil {
+		results, err = s.cfg.Service.StartTopics(ctx, start)
+	}
+	setStatus(&resp.Status, &resp.Extra, err)
+	refused := 0
+	for _, r := range results {
+		o := kip1279.TopicOutcome{Name: r.Topic}
+		x := topicExtra{Partitions: r.Partitions, Plan: r.Plan}
+		if r.Err != nil {
+			e := asError(r.Err)
+			o.ErrorCode, o.ErrorMessage = e.Code, &e.Message
+			x.errorExtra = errorExtra{Hint: e.Hint, Exit: e.Exit}
+			refused++
+		}
+		o.Extra = mustJSON(x)
+		resp.Topics = append(resp.Topics, o)
+	}
+	s.audit("start", peer, err, "mirror", req.MirrorName, "topics", start.Topics, "exclude", start.Exclude,
+		"overwrite", start.Overwrite, "dry_run", start.DryRun, "accepted", len(results)-refused, "refused", refused)
+}
+
+// startRequest reads names and patterns; patterns of the KIP stand without slashes.
+func startRequest(req *kip1279.StartMirrorTopicsRequest) (StartRequest, error) {
+	out := StartRequest{Mirror: req.MirrorName}
+	var opts startOptions
+	if err := readExtra(req.Options, &opts); err != nil {
+		return out, &Error{Code: kip1279.InvalidRequest, Message: err.Error(), Hint: "use a kmirror command of this version",
+			Exit: ExitUsage}
+	}
+	out.Overwrite, out.DryRun, out.Exclude = opts.Overwrite, opts.DryRun, opts.Exclude
+	for _, t := range req.Topics {
+		out.Topics = append(out.Topics, t.TopicName)
+	}
+	for _, p := range req.IncludePatterns {
+		out.Topics = append(out.Topics, "/"+p+"/")
+	}
+	for _, p := range req.ExcludePatterns {
+		out.Exclude = append(out.Exclude, "/"+p+"/")
+	}
+	if len(out.Topics) == 0 {
+		return out, &Error{Code: kip1279.InvalidRequest, Message: "no topic and no pattern given",
+			Hint: "name topics or patterns", Exit: ExitUsage}
+	}
+	for _, list := range [][]string{out.Topics, out.Exclude} {
+		if _, err := NewMatcher(list); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func (s *Server) list(ctx context.Context, req *kip1279.ListClusterMirrorsRequest, resp *kip1279.ListClusterMirrorsResponse) {
+	mirrors, err := s.cfg.Service.ListMirrors(ctx, req.IncludeTopicNames)
+	setStatus(&resp.Status, &resp.Extra, err)
+	for _, m := range mirrors {
+		resp.Mirrors = append(resp.Mirrors, kip1279.ListedMirror{
+			MirrorName: m.Mirror, SourceBootstrap: m.SourceBootstrap, SourceClusterID: m.SourceClusterID,
+			TopicCount: m.TopicCount, TopicNames: m.Topics,
+		})
+	}
+}
+
+func (s *Server) describe(
+	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse,
+) {
+	var opts describeOptions
+	err := readExtra(req.Options, &opts)
+	if err == nil {
+		_, err = NewMatcher(opts.Topics)
+	}
+	var infos []PartitionInfo
+	if err == nil && req.ClusterID == nil {
+		infos, err = s.cfg.Service.Describe(ctx, DescribeRequest{Mirrors: req.MirrorNames, Topics: opts.Topics})
+	} else if err == nil {
+		err = s.lookup(ctx, req, resp)
+	}
+	setStatus(&resp.Status, &resp.Extra, err)
+	for _, p := range infos {
+		t := topicOf(resp, p)
+		t.Partitions = append(t.Partitions, partitionTo(p))
+	}
+}
+
+// topicOf returns where the partition's description belongs; infos are sorted, so it is the last one or a new one.
+func topicOf(resp *kip1279.DescribeClusterMirrorsResponse, p PartitionInfo) *kip1279.DescribedTopic {
+	if n := len(resp.Mirrors); n == 0 || resp.Mirrors[n-1].MirrorName != p.Mirror {
+		resp.Mirrors = append(resp.Mirrors, kip1279.DescribedMirror{
+			MirrorName: p.Mirror, AuthorizedOperations: kip1279.NoOperations,
+		})
+	}
+	m := &resp.Mirrors[len(resp.Mirrors)-1]
+	if n := len(m.Topics); n == 0 || m.Topics[n-1].TopicName != p.Topic {
+		m.Topics = append(m.Topics, kip1279.DescribedTopic{TopicName: p.Topic})
+	}
+	return &m.Topics[len(m.Topics)-1]
+}
+
+// lookup answers the last mirrored epochs of topics that we mirror from the asker's cluster, by the asker's topic ids; -1
+// for all that is not known.
+func (s *Server) lookup(
+	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse,
+) error {
+	mirrors, err := s.cfg.Service.ListMirrors(ctx, false)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, m := range mirrors {
+		if m.SourceClusterID == *req.ClusterID {
+			names = append(names, m.Mirror)
+		}
+	}
+	type partition struct {
+		topic string
+		index int32
+	}
+	epochs := map[partition]int32{}
+	if len(names) > 0 {
+		infos, err := s.cfg.Service.Describe(ctx, DescribeRequest{Mirrors: names})
+		if err != nil {
+			return err
+		}
+		for _, p := range infos {
+			if p.SourceTopicID != nil && p.LastMirroredEpoch != nil {
+				epochs[partition{*p.SourceTopicID, p.Partition}] = *p.LastMirroredEpoch
+			}
+		}
+	}
+	for _, l := range req.Lookups {
+		r := kip1279.EpochLookupResult{TopicID: l.TopicID}
+		for _, i := range l.Partitions {
+			epoch, ok := epochs[partition{l.TopicID.String(), i}]
+			if !ok {
+				epoch = -1
+			}
+			r.Partitions = append(r.Partitions, kip1279.LastMirrorEpochResult{PartitionIndex: i, LastMirrorEpoch: epoch})
+		}
+		resp.LookupResults = append(resp.LookupResults, r)
+	}
+	return nil
+}
+
+// audit writes the line that every operator action leaves.
+func (s *Server) audit(verb, peer string, err error, args ...any) {
+	result := "done"
+	if err != nil {
+		result = kip1279.ErrorName(asError(err).Code) + ": " + err.Error()
+	}
+	s.cfg.Log.Info("operator action", append([]any{
+		"audit", true, "verb", verb, "principal", anonymous, "peer", peer, "result", result,
+	}, args...)...)
+}
