@@ -1,0 +1,80 @@
+package fetch
+
+import (
+	"slices"
+	"time"
+)
+
+// Followers that lag behind the window are served by reads of their own, over a connection of its own so that they don't
+// hold up the newest records. What one of them needed is kept for a while for others that lag as far.
+
+// catchUpRead returns chunks that begin at or below offset, or asks for them.
+func (p *partition) catchUpRead(offset int64) chunks {
+	for i, c := range p.catch {
+		if c.from <= offset && offset < c.next {
+			if i > 0 { // the last one used stays longest
+				p.catch = append(slices.Delete(p.catch, i, i+1), nil)
+				copy(p.catch[1:], p.catch)
+				p.catch[0] = c
+			}
+			if c.next < p.win.from(p.src.next) {
+				p.wantCatchUp(c.next)
+			}
+			return chunks{c}
+		}
+	}
+	p.wantCatchUp(offset)
+	return nil
+}
+
+// wantCatchUp asks for a read at offset, unless it is there.
+func (p *partition) wantCatchUp(offset int64) {
+	if p.src.mir == nil || p.src.broker < 0 {
+		return
+	}
+	for _, c := range p.catch {
+		if c.from <= offset && offset < c.next {
+			return
+		}
+	}
+	if !slices.Contains(p.wanted, offset) {
+		p.wanted = append(p.wanted, offset)
+		if len(p.wanted) > 8 { // whoever still needs the oldest asks again
+			p.wanted = p.wanted[1:]
+		}
+	}
+	if f := p.src.mir.fetcher(fetcherKey{catchUp, p.src.broker}); f != nil {
+		f.add(p)
+	}
+}
+
+// wantsCatchUp is wants for reads below the window. A partition can stand in a request once: what was asked for first
+// goes first.
+func (p *partition) wantsCatchUp(broker int32, now time.Time) (ok bool, again time.Time) {
+	s := &p.src
+	if p.closed || len(p.wanted) == 0 || !s.loaded || s.needLoad || s.fatal != nil || s.broker != broker {
+		return false, time.Time{}
+	}
+	if now.Before(s.retryAt) {
+		return false, s.retryAt
+	}
+	return true, time.Time{}
+}
+
+// pushCatchUp keeps a chunk that was read below the window. Old ones go, also those that just were served: replies hold
+// what they need.
+func (p *partition) pushCatchUp(c *chunk) {
+	p.wanted = slices.DeleteFunc(p.wanted, func(o int64) bool { return c.from <= o && o < c.next })
+	p.catch = slices.Insert(p.catch, 0, c)
+	p.catchBytes += len(c.data)
+	added := len(c.data)
+	for len(p.catch) > 1 && p.catchBytes > p.l.cfg.WindowBytes/2 {
+		last := p.catch[len(p.catch)-1]
+		p.catch[len(p.catch)-1] = nil
+		p.catch = p.catch[:len(p.catch)-1]
+		p.catchBytes -= len(last.data)
+		added -= len(last.data)
+	}
+	p.l.memory.Add(int64(added))
+	p.wakeAll()
+}

@@ -1,0 +1,232 @@
+package fetch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+
+	"kmirror/records"
+)
+
+// markEvery is the distance in bytes between two entries of a chunk's index.
+const markEvery = 16 << 10
+
+// mark is an entry of a chunk's index: a batch that starts at pos. Every change of epoch has one.
+type mark struct {
+	base  int64
+	pos   int
+	epoch int32
+}
+
+// chunk is what one source response held of a partition: whole batches in one piece, a slice of the response's buffer. It
+// is immutable and lives as long as somebody refers to it, also after a window forgot it.
+type chunk struct {
+	// from is the offset that was asked for: nothing exists between it and the first batch. next is where the log goes on.
+	from, next int64
+	data       []byte
+	marks      []mark
+	// lastEpoch is that of the last batch; epochs don't fall within a log.
+	lastEpoch int32
+}
+
+// parseChunk reads headers only. It skips batches that end at or below from, and stops before the first batch whose epoch
+// is above maxEpoch: that one was written by a leader that the request did not mean, and may follow a truncation that we
+// have not seen (KAFKA-18723). A maxEpoch of -1 admits all. A chunk without batches is nil.
+func parseChunk(b []byte, from int64, maxEpoch, lastEpoch int32) (*chunk, error) {
+	c := &chunk{from: from, next: from, lastEpoch: lastEpoch}
+	var kept, marked int
+	start := b
+	for {
+		batch, rest, err := records.Split(b)
+		if err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, records.ErrPartial) {
+				break
+			}
+			return nil, err
+		}
+		b = rest
+		if kept == 0 && batch.NextOffset() <= from {
+			start = rest
+			continue
+		}
+		epoch := batch.PartitionLeaderEpoch()
+		if maxEpoch >= 0 && epoch > maxEpoch {
+			break
+		}
+		if kept > 0 && batch.BaseOffset() < c.next {
+			return nil, fmt.Errorf("batch at offset %d where %d is due", batch.BaseOffset(), c.next)
+		}
+		if epoch < c.lastEpoch {
+			return nil, fmt.Errorf("batch at offset %d has leader epoch %d after %d", batch.BaseOffset(), epoch, c.lastEpoch)
+		}
+		if kept == 0 || epoch > c.lastEpoch || kept-marked >= markEvery {
+			c.marks = append(c.marks, mark{batch.BaseOffset(), kept, epoch})
+			marked = kept
+		}
+		kept += len(batch)
+		c.next, c.lastEpoch = batch.NextOffset(), epoch
+	}
+	if kept == 0 {
+		return nil, nil
+	}
+	c.data = start[:kept:kept]
+	return c, nil
+}
+
+// own moves a chunk that is a small part of a large response into memory of its own, so that it does not keep all the
+// rest of the response alive.
+func (c *chunk) own(response int) {
+	if len(c.data) <= response/8 && len(c.data) <= 128<<10 {
+		c.data = append(make([]byte, 0, len(c.data)), c.data...)
+	}
+}
+
+// seek returns the position of the first batch that ends above offset.
+func (c *chunk) seek(offset int64) int {
+	i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].base > offset })
+	pos := 0
+	if i > 0 {
+		pos = c.marks[i-1].pos
+	}
+	for pos < len(c.data) {
+		batch := records.Batch(c.data[pos:])
+		if batch.NextOffset() > offset {
+			break
+		}
+		pos += batch.Length()
+	}
+	return pos
+}
+
+// cut returns where a read from pos ends that may take limit bytes and no epoch above maxEpoch; with one it takes at
+// least one batch where the epoch allows. blocked: the epoch, not the limit, ended it.
+func (c *chunk) cut(pos, limit int, maxEpoch int32, one bool) (end int, blocked bool) {
+	end = len(c.data)
+	if maxEpoch >= 0 && c.lastEpoch > maxEpoch {
+		i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].epoch > maxEpoch })
+		end, blocked = max(pos, c.marks[i].pos), true
+	}
+	if end-pos <= limit {
+		return end, blocked
+	}
+	i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].pos > pos+limit })
+	at := pos
+	if i > 0 {
+		at = max(pos, c.marks[i-1].pos)
+	}
+	for at < end {
+		n := records.Batch(c.data[at:]).Length()
+		if at+n-pos > limit && !(one && at == pos) {
+			break
+		}
+		at += n
+	}
+	return min(at, end), false
+}
+
+// chunks is a run of chunks without a gap: each one's from is the next of the one before.
+type chunks []*chunk
+
+// find returns the index of the chunk that a read at offset starts in, or -1.
+func (cs chunks) find(offset int64) int {
+	i := sort.Search(len(cs), func(i int) bool { return cs[i].next > offset })
+	if i == len(cs) || cs[i].from > offset {
+		return -1
+	}
+	return i
+}
+
+// read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch. With one a
+// first batch above the limit still comes, as in Kafka. next is the offset after what was read.
+func (cs chunks) read(bufs [][]byte, offset int64, limit int, maxEpoch int32, one bool) (_ [][]byte, n int, last int32, next int64, blocked bool) {
+	last, next = -1, offset
+	for i := cs.find(offset); i >= 0 && i < len(cs); i++ {
+		c := cs[i]
+		pos := 0
+		if n == 0 {
+			pos = c.seek(offset)
+		}
+		end, stop := c.cut(pos, limit-n, maxEpoch, one && n == 0)
+		if end > pos {
+			bufs = append(bufs, c.data[pos:end:end])
+			n += end - pos
+			last, next = c.epochBefore(end), c.next
+		}
+		if end < len(c.data) {
+			if end > pos {
+				next = records.Batch(c.data[end:]).BaseOffset()
+			}
+			return bufs, n, last, next, stop
+		}
+	}
+	return bufs, n, last, next, false
+}
+
+// epochBefore returns the epoch of the batch that ends at end.
+func (c *chunk) epochBefore(end int) int32 {
+	i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].pos >= end })
+	return c.marks[i-1].epoch
+}
+
+// window is the part of a partition's log that is kept for all followers.
+type window struct {
+	chunks chunks
+	bytes  int
+}
+
+func (w *window) push(c *chunk) {
+	w.chunks = append(w.chunks, c)
+	w.bytes += len(c.data)
+}
+
+// evict drops the oldest chunk and returns its size.
+func (w *window) evict() int {
+	n := len(w.chunks[0].data)
+	w.chunks[0] = nil
+	w.chunks = w.chunks[1:]
+	w.bytes -= n
+	return n
+}
+
+// from is the offset at which the window begins, or next when it holds nothing.
+func (w *window) from(next int64) int64 {
+	if len(w.chunks) > 0 {
+		return w.chunks[0].from
+	}
+	return next
+}
+
+// truncate drops what is at or above offset and returns the bytes dropped. Batches are never cut: where offset lies within
+// one, the window ends below it and the caller reads on from there.
+func (w *window) truncate(offset int64) (dropped int) {
+	before := w.bytes
+	for n := len(w.chunks); n > 0 && w.chunks[n-1].next > offset; n-- {
+		c := w.chunks[n-1]
+		w.chunks[n-1] = nil
+		w.chunks = w.chunks[:n-1]
+		w.bytes -= len(c.data)
+		if head := c.head(offset); head != nil {
+			w.push(head)
+			break
+		}
+	}
+	return before - w.bytes
+}
+
+// head returns the part of a chunk below offset, nil when no batch lies there.
+func (c *chunk) head(offset int64) *chunk {
+	pos := c.seek(offset)
+	if pos == 0 {
+		return nil
+	}
+	n := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].pos >= pos })
+	next := min(offset, records.Batch(c.data[pos:]).BaseOffset())
+	return &chunk{from: c.from, next: next, data: c.data[:pos:pos], marks: c.marks[:n:n], lastEpoch: c.marks[n-1].epoch}
+}
+
+func (w *window) clear() int {
+	n := w.bytes
+	*w = window{}
+	return n
+}
