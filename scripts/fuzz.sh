@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the module for FUZZTIME (10s) each, one after the other.
+# Runs every fuzz target of the module (or of PACKAGES) for FUZZTIME (10s) each, one after the other.
 set -euo pipefail
 
 fuzztime=${FUZZTIME:-10s}
 ran=0
-packages=$(go list ./...)
+packages=$(go list ${PACKAGES:-./...})
 for package in $packages; do
   listed=$(go test -list '^Fuzz' "$package")
   for target in $(grep '^Fuzz' <<<"$listed" || true); do

@@ -18,7 +18,7 @@ import (
 const (
 	launchTries = 3
 	// launchLimit bounds the start of a cluster, jars at hand. Far more than it takes on an idle machine.
-	launchLimit = 120 * time.Second
+	launchLimit = 3 * time.Minute
 )
 
 // Cluster is a running Kafka cluster. Its methods may be called by several goroutines.

@@ -22,7 +22,7 @@ const (
 	// stopLimit is how long a node may take for its (controlled) shutdown.
 	stopLimit = 60 * time.Second
 	// startLimit covers the session of a killed incarnation (9 s), which must expire first.
-	startLimit = 90 * time.Second
+	startLimit = 2 * time.Minute
 )
 
 // Node is one Kafka node: a JVM, its directory and its ports, which it keeps over restarts.

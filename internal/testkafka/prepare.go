@@ -17,7 +17,7 @@ import (
 )
 
 // warmUpLimit bounds the start of the node whose classes are archived.
-const warmUpLimit = 60 * time.Second
+const warmUpLimit = 2 * time.Minute
 
 // randomID returns a random (version 4) UUID whose text does not begin with '-', which Kafka's tools take for an option.
 func randomID() protocol.UUID {
@@ -68,7 +68,8 @@ func (l *library) formatted(ctx context.Context, args []string) (string, error) 
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	n := &Node{ID: 1, Broker: true, Controller: true, dir: tmp, ports: map[string]int{ClientListener: 1, ControllerListener: 2}}
+	n := &Node{ID: 1, Broker: true, Controller: true, dir: tmp,
+		ports: map[string]int{ClientListener: 1, ControllerListener: 2}}
 	o := Options{Brokers: 1, Combined: 1, Listeners: []string{ClientListener}}
 	if err := os.WriteFile(n.configFile(), formatProperties(o.properties(n, []*Node{n})), 0o644); err != nil {
 		return "", err

@@ -32,7 +32,8 @@ func TestScanFaults(t *testing.T) {
 		want int
 	}{
 		{"healthy", epoch7 + "[2026] INFO Kafka Server started (kafka.server.KafkaRaftServer)\n", 0},
-		{"nonfatal", "[2026] ERROR Encountered nonfatal fault: writeNoOpRecord (org.apache.kafka.server.fault.LoggingFaultHandler)\n", 1},
+		{"nonfatal", "[2026] ERROR Encountered nonfatal fault: writeNoOpRecord " +
+			"(org.apache.kafka.server.fault.LoggingFaultHandler)\n", 1},
 		{"metadata loading", "[2026] ERROR Encountered metadata loading fault: Error (x)\n", 1},
 		{"fatal, cut short", "[2026] ERROR Encountered fatal fault: x", 1},
 		{"index of the ISR", "java.lang.RuntimeException: Topic ID x existed in isrMembers, but not in the topics map.\n", 1},
