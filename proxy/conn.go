@@ -1,0 +1,318 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+)
+
+const (
+	// maxInFlight bounds the requests of one connection whose turn to be answered has not come.
+	maxInFlight = 100
+	// maxOwnReplyBytes bounds what our own replies may hold while the client does not read them: beyond it the next request
+	// waits until all before it are delivered.
+	maxOwnReplyBytes = 1 << 20
+	// keepBuffer is the largest request buffer that a connection keeps.
+	keepBuffer = 1 << 20
+	// lingerTime is how long a connection that we end is read on after our last reply: closing with unread bytes makes the
+	// kernel reset it, and the peer could lose replies that it has not read yet.
+	lingerTime = time.Second
+)
+
+var (
+	errDraining = errors.New("server ends")
+	errIdle     = errors.New("connection idle for too long")
+)
+
+// closeError is why we end a connection: everything before the request in question is answered first.
+type closeError struct {
+	// kind groups log lines for their rate limit.
+	kind string
+	err  error
+}
+
+func (e *closeError) Error() string { return e.err.Error() }
+func (e *closeError) Unwrap() error { return e.err }
+
+// conn is one client connection. The reader goroutine (serve) reads requests, forwards them or answers them itself, and
+// queues one entry for each in their order; the writer goroutine delivers the entries. Fields without a comment are the
+// reader's alone.
+type conn struct {
+	s  *Server
+	l  Listener
+	nc net.Conn
+	br *bufio.Reader
+
+	// ctx ends when the connection breaks or is cut.
+	ctx    context.Context
+	cancel context.CancelFunc
+	// queue is closed by the reader.
+	queue chan entry
+	// stopped is closed, and ending set, when no further request may be read.
+	stopped chan struct{}
+	ending  atomic.Bool
+	// pending counts the entries that are not delivered yet, ownBytes the size of our own replies among them.
+	pending  atomic.Int32
+	ownBytes atomic.Int64
+
+	buf []byte
+	// up is the connection that forwarded requests go over, nil before the first; others are those to further replicas.
+	up     *upstream
+	others map[int32]*upstream
+	// sasl: the client has begun to authenticate; proved: the broker upstream has confirmed that it succeeded.
+	sasl, proved bool
+	// clusterAction: the principal may do what brokers do; known once proved.
+	clusterAction bool
+}
+
+// entry is one step of the writer. Exactly one of the fields up, bufs and barrier is set; an entry with none of them
+// stands for a request that has no reply (Produce with acks=0).
+type entry struct {
+	// up: the next reply of this upstream connection, which must carry corr, is passed on.
+	up    *upstream
+	corr  int32
+	seq   uint64
+	api   string
+	start time.Time
+	// bufs is a whole reply of our own, size bytes of it.
+	bufs net.Buffers
+	size int64
+	// barrier is closed when all entries before it are delivered.
+	barrier chan struct{}
+}
+
+func newConn(s *Server, l Listener, nc net.Conn) *conn {
+	return &conn{
+		s: s, l: l, nc: nc, br: bufio.NewReader(nc),
+		queue: make(chan entry, maxInFlight), stopped: make(chan struct{}), others: make(map[int32]*upstream),
+	}
+}
+
+// serve runs the connection until it ends; ctx cuts it.
+func (c *conn) serve(ctx context.Context) {
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	defer c.cancel()
+	unhook := context.AfterFunc(c.ctx, func() { c.nc.Close() })
+	defer unhook()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		c.write()
+	}()
+	err := c.read()
+	var closing *closeError
+	ours := errors.Is(err, errDraining) || errors.Is(err, errIdle) || errors.As(err, &closing)
+	if !ours {
+		// The peer is gone, so nobody waits for the replies in flight. With bytes that aren't Kafka there are none.
+		c.cancel()
+	}
+	close(c.queue)
+	<-written
+	c.report(err)
+	if ours && c.ctx.Err() == nil {
+		c.linger()
+	}
+	c.cancel()
+	c.nc.Close()
+	c.up.close()
+	for _, u := range c.others {
+		u.close()
+	}
+}
+
+// stop makes the reader end after the request it is at. Replies of requests that were read are delivered.
+func (c *conn) stop() {
+	if c.ending.CompareAndSwap(false, true) {
+		close(c.stopped)
+		// Wakes a reader that waits for the next request.
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+func (c *conn) stopping() bool { return c.ending.Load() }
+
+// linger ends our side and reads on until the peer ends its own.
+func (c *conn) linger() {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.Copy(io.Discard, c.nc)
+}
+
+// read reads and handles requests until one of them, the peer or stop ends the connection. The error is never nil.
+func (c *conn) read() error {
+	for {
+		if err := c.awaitRequest(); err != nil {
+			return err
+		}
+		start := time.Now()
+		frame, err := protocol.ReadFrame(c.br, c.s.cfg.MaxFrame, c.buf)
+		if err != nil {
+			if c.stopping() {
+				return errDraining
+			}
+			return err
+		}
+		if err := c.handle(frame, start); err != nil {
+			return err
+		}
+		if c.buf = frame; cap(frame) > keepBuffer {
+			c.buf = nil
+		}
+	}
+}
+
+// awaitRequest returns when the first byte of a request is there; the rest of it has to come within IdleTimeout.
+func (c *conn) awaitRequest() error {
+	for {
+		if err := c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
+			return err
+		}
+		// stop marks first and moves the deadline then: either it is seen here, or Peek is woken.
+		if c.stopping() {
+			return errDraining
+		}
+		_, err := c.br.Peek(1)
+		var timeout net.Error
+		switch {
+		case err == nil && c.stopping():
+			return errDraining
+		case err == nil:
+			return c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.IdleTimeout))
+		case !errors.As(err, &timeout) || !timeout.Timeout():
+			return err
+		case c.stopping():
+			return errDraining
+		case c.pending.Load() == 0:
+			return errIdle
+		}
+	}
+}
+
+// enqueue hands an entry to the writer, waiting while too many are in flight.
+func (c *conn) enqueue(e entry) error {
+	c.pending.Add(1)
+	c.ownBytes.Add(e.size)
+	select {
+	case c.queue <- e:
+		return nil
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+}
+
+// quiesce waits until everything before has been delivered; the reader then has the upstream connections to itself.
+func (c *conn) quiesce() error {
+	if c.pending.Load() == 0 {
+		return nil
+	}
+	done := make(chan struct{})
+	if err := c.enqueue(entry{barrier: done}); err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+}
+
+// reply queues our own reply to a request. The response's version is set to that of the request.
+func (c *conn) reply(h protocol.RequestHeader, resp kmsg.Response) error {
+	resp.SetVersion(h.Version)
+	b := protocol.AppendResponse(nil, h.CorrelationID, resp)
+	return c.replyBuffers(net.Buffers{b})
+}
+
+func (c *conn) replyBuffers(bufs net.Buffers) error {
+	e := entry{bufs: bufs}
+	for _, b := range bufs {
+		e.size += int64(len(b))
+	}
+	return c.enqueue(e)
+}
+
+// write delivers entries until the queue is closed. After an error the connection is cut and the rest dropped.
+func (c *conn) write() {
+	for e := range c.queue {
+		if c.ctx.Err() == nil {
+			if err := c.deliver(&e); err != nil {
+				c.report(err)
+				c.cancel()
+			}
+		}
+		c.ownBytes.Add(-e.size)
+		// The count falls before the barrier opens, so that a reader that passed one finds nothing pending.
+		c.pending.Add(-1)
+		if e.barrier != nil {
+			close(e.barrier)
+		}
+	}
+}
+
+func (c *conn) deliver(e *entry) error {
+	switch {
+	case e.up != nil:
+		if err := e.up.relayReply(c, e); err != nil {
+			return err
+		}
+		c.s.cfg.Observer.Forwarded(e.api, time.Since(e.start))
+	case e.bufs != nil:
+		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
+			return err
+		}
+		_, err := e.bufs.WriteTo(c.nc)
+		return err
+	}
+	return nil
+}
+
+// report logs why a connection ended where that is worth a line: never for peers that just left.
+func (c *conn) report(err error) {
+	if err == nil || errors.Is(err, errDraining) || errors.Is(err, context.Canceled) {
+		return
+	}
+	args := []any{"listener", c.l.Name, "node", c.l.NodeID, "remote", remoteOf(c.nc)}
+	var frame *protocol.FrameError
+	var record tls.RecordHeaderError
+	var closing *closeError
+	switch {
+	case errors.As(err, &closing):
+		c.s.quiet.warn(closing.kind, "connection closed", append(args, "cause", err)...)
+	case errors.As(err, &frame):
+		c.s.quiet.warn("frame "+frameKind(frame), "connection closed", append(args, "cause", err)...)
+	case errors.As(err, &record):
+		c.s.quiet.warn("no tls", "connection closed",
+			append(args, "cause", "what came is not TLS: a plaintext client on a TLS listener", "err", err)...)
+	default:
+		c.s.log.Debug("connection ended", append(args, "cause", err)...)
+	}
+}
+
+// frameKind keeps the kinds of frame errors apart, so that one kind does not hide another in the log.
+func frameKind(e *protocol.FrameError) string {
+	switch {
+	case len(e.Head) > 0 && (e.Head[0] == 0x15 || e.Head[0] == 0x16):
+		return "tls"
+	case len(e.Head) > 0 && e.Head[0] >= 'A' && e.Head[0] <= 'Z':
+		return "text"
+	}
+	return "size"
+}
+
+func closef(kind, format string, args ...any) error {
+	return &closeError{kind: kind, err: fmt.Errorf(format, args...)}
+}

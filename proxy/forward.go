@@ -1,0 +1,200 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+)
+
+var errNoBroker = errors.New("no live broker of the destination has a listener of this name")
+
+// forward sends a request as it came to the broker behind this connection. noReply: it is a Produce with acks=0.
+func (c *conn) forward(h protocol.RequestHeader, frame []byte, start time.Time, noReply bool) error {
+	if err := c.connect(); err != nil {
+		return err
+	}
+	u := c.up
+	u.sent++
+	e := entry{}
+	if noReply {
+		u.noReply.Store(u.sent)
+	} else {
+		e = entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start}
+		u.inFlight.Add(1)
+	}
+	if err := u.send(frame, c.s.cfg.IdleTimeout); err != nil {
+		return closef("upstream write", "forwarding %s to broker %d: %w", apiName(h.Key), u.broker, err)
+	}
+	return c.enqueue(e)
+}
+
+// connect makes sure that there is an upstream connection. One that ended while nothing was in flight is replaced, the same
+// broker first; one that was authenticated or had requests in flight is not: the client has to know.
+func (c *conn) connect() error {
+	preferred := int32(-1)
+	if c.up != nil {
+		why := c.up.gone()
+		if why == nil {
+			return nil
+		}
+		if c.sasl || c.up.refusedSilently() || c.up.inFlight.Load() > 0 {
+			return closeUpstream(why)
+		}
+		preferred = c.up.broker
+		c.up.close()
+		c.up = nil
+	}
+	u, err := c.s.dialAny(c.ctx, c.l.Name, preferred, c.lost)
+	if err != nil {
+		return closef("no upstream", "nothing can be forwarded: %w", err)
+	}
+	c.up = u
+	return nil
+}
+
+// lost is called when the broker upstream ended a connection. Requests that wait for a reply find out by themselves.
+func (c *conn) lost(u *upstream) {
+	if u.refusedSilently() {
+		c.stop()
+	}
+}
+
+// dialAny connects to the first of the live brokers that can be reached.
+func (s *Server) dialAny(ctx context.Context, listener string, preferred int32, lost func(*upstream)) (*upstream, error) {
+	err := errNoBroker
+	for _, t := range s.targets(listener, preferred) {
+		u, dialErr := s.dial(ctx, t, lost)
+		if dialErr == nil {
+			return u, nil
+		}
+		err = dialErr
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+// askUpstream sends a request of our own over the connection that forwarded requests take, after all of those before it.
+func (c *conn) askUpstream(req kmsg.Request, wait time.Duration) (kmsg.Response, error) {
+	if err := c.quiesce(); err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	resp, err := c.up.ask(c.ctx, c.s, req, wait)
+	if err != nil {
+		c.up.close()
+		return nil, closef("upstream ask", "asking broker %d: %w", c.up.broker, err)
+	}
+	return resp, nil
+}
+
+// askReplica sends a lookup to a certain real broker: over the connection that we have to it, or over another one of this
+// client's own. A client that authenticated by SASL did so to one broker only; what it asks of others goes through Asker,
+// unless the answer holds records.
+func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (kmsg.Response, error) {
+	if c.up != nil && c.up.broker == broker && c.up.gone() == nil {
+		return c.askUpstream(req, wait)
+	}
+	img := c.s.cfg.Images.Image()
+	t, ok := c.s.targetOf(img.Brokers[broker], c.l.Name)
+	if !ok {
+		return nil, fmt.Errorf("broker %d: %w", broker, errNoBroker)
+	}
+	if t.sasl {
+		if c.s.cfg.Asker == nil {
+			return nil, fmt.Errorf("broker %d can't be asked: the client is authenticated at another broker", broker)
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, wait+askTimeout)
+		defer cancel()
+		return c.s.cfg.Asker.Ask(ctx, broker, req)
+	}
+	u := c.others[broker]
+	fresh := false
+	if u == nil || u.gone() != nil || u.target != t {
+		u.close()
+		delete(c.others, broker)
+		var err error
+		if u, err = c.s.dial(c.ctx, t, nil); err != nil {
+			return nil, err
+		}
+		c.others[broker] = u
+		fresh = true
+	}
+	resp, err := u.ask(c.ctx, c.s, req, wait)
+	if err == nil {
+		return resp, nil
+	}
+	u.close()
+	delete(c.others, broker)
+	if fresh || c.ctx.Err() != nil {
+		return nil, err
+	}
+	// Lookups change nothing: one that met a connection that had just died is worth a second try.
+	return c.askReplica(broker, req, wait)
+}
+
+// prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves.
+func (c *conn) prove() error {
+	if c.proved {
+		return nil
+	}
+	switch sasl, known := c.s.wantsSASL(c.l); {
+	case !known:
+		return closef("not ready", "the destination's brokers are not known yet")
+	case !sasl:
+		c.proved, c.clusterAction = true, true
+		return nil
+	}
+	if !c.sasl {
+		return closef("not authenticated", "a request came before the SASL handshake")
+	}
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.IncludeClusterAuthorizedOperations = true
+	resp, err := c.askUpstream(req, 0)
+	if err != nil {
+		return err
+	}
+	const clusterActionBit = 1 << 9
+	c.proved = true
+	c.clusterAction = resp.(*kmsg.DescribeClusterResponse).ClusterAuthorizedOperations&clusterActionBit != 0
+	return nil
+}
+
+// wantsSASL reports whether the listener authenticates by SASL, by what brokers registered under its name.
+func (s *Server) wantsSASL(l Listener) (sasl, known bool) {
+	for _, b := range s.cfg.Images.Image().Brokers {
+		for _, e := range b.Endpoints {
+			if e.Name == l.Name {
+				known = true
+				sasl = sasl || e.SecurityProtocol == 2 || e.SecurityProtocol == 3
+			}
+		}
+	}
+	return sasl, known
+}
+
+func apiName(key int16) string {
+	if api, ok := protocol.LookupAPI(key); ok {
+		return api.Name
+	}
+	return "unknown"
+}
+
+func sortedBrokers(img *kraft.Image) []int32 {
+	ids := make([]int32, 0, len(img.Brokers))
+	for id := range img.Brokers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}

@@ -1,0 +1,488 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"kmirror/fetch"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// Ids and topics of the test cluster: brokers 1, 2 and 3 are real, 9001 is ours.
+const node = 9001
+
+var (
+	mirrorID = protocol.UUID{1}
+	plainID  = protocol.UUID{2}
+	strayID  = protocol.UUID{3}
+)
+
+// testBroker is a scripted real broker. Requests that handle does not answer (nil) get no reply.
+type testBroker struct {
+	t      *testing.T
+	id     int32
+	ln     net.Listener
+	handle func(h protocol.RequestHeader, body []byte) kmsg.Response
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	seen  []protocol.RequestHeader
+	raw   [][]byte
+	dials int
+	wg    sync.WaitGroup
+}
+
+func startBroker(t *testing.T, id int32) *testBroker {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &testBroker{t: t, id: id, ln: ln, conns: make(map[net.Conn]struct{})}
+	b.wg.Go(b.serve)
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *testBroker) stop() {
+	b.ln.Close()
+	b.hangup()
+	b.wg.Wait()
+}
+
+// hangup ends all connections, as a restart does.
+func (b *testBroker) hangup() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.conns {
+		c.Close()
+	}
+}
+
+func (b *testBroker) serve() {
+	for {
+		nc, err := b.ln.Accept()
+		if err != nil {
+			return
+		}
+		b.mu.Lock()
+		b.conns[nc] = struct{}{}
+		b.dials++
+		b.mu.Unlock()
+		b.wg.Go(func() { b.talk(nc) })
+	}
+}
+
+func (b *testBroker) talk(nc net.Conn) {
+	defer func() {
+		nc.Close()
+		b.mu.Lock()
+		delete(b.conns, nc)
+		b.mu.Unlock()
+	}()
+	in := bufio.NewReader(nc)
+	for {
+		frame, err := protocol.ReadFrame(in, 1<<20, nil)
+		if err != nil {
+			return
+		}
+		h, body, err := protocol.ParseRequestHeader(frame)
+		if err != nil {
+			b.t.Errorf("broker %d got a bad header: %v", b.id, err)
+			return
+		}
+		b.mu.Lock()
+		b.seen = append(b.seen, h)
+		b.raw = append(b.raw, frame)
+		handle := b.handle
+		b.mu.Unlock()
+		var resp kmsg.Response
+		if handle != nil {
+			resp = handle(h, body)
+		} else {
+			resp = echo(h)
+		}
+		if resp == nil {
+			continue
+		}
+		if raw, ok := resp.(rawReply); ok {
+			if _, err := nc.Write(raw.bytes); err != nil || raw.hangup {
+				return
+			}
+			continue
+		}
+		resp.SetVersion(h.Version)
+		if _, err := nc.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {
+			return
+		}
+	}
+}
+
+// rawReply is a reply that is not made of a message.
+type rawReply struct {
+	kmsg.Response
+	bytes  []byte
+	hangup bool
+}
+
+// echo answers every known request with an empty response.
+func echo(h protocol.RequestHeader) kmsg.Response {
+	if req := kmsg.RequestForKey(h.Key); req != nil {
+		return req.ResponseKind()
+	}
+	size := binary.BigEndian.AppendUint32(nil, 4)
+	return rawReply{bytes: binary.BigEndian.AppendUint32(size, uint32(h.CorrelationID))}
+}
+
+// on sets the script.
+func (b *testBroker) on(f func(h protocol.RequestHeader, body []byte) kmsg.Response) {
+	b.mu.Lock()
+	b.handle = f
+	b.mu.Unlock()
+}
+
+func (b *testBroker) requests() []protocol.RequestHeader {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]protocol.RequestHeader(nil), b.seen...)
+}
+
+// last returns the newest request as it came, nil before the first.
+func (b *testBroker) last() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.raw) == 0 {
+		return nil
+	}
+	return b.raw[len(b.raw)-1]
+}
+
+func (b *testBroker) connections() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dials
+}
+
+func (b *testBroker) endpoint() kraft.Endpoint {
+	a := b.ln.Addr().(*net.TCPAddr)
+	return kraft.Endpoint{Name: "CLIENT", Host: "127.0.0.1", Port: uint16(a.Port)}
+}
+
+// fakeData is the leader's side, set by tests.
+type fakeData struct {
+	mu     sync.Mutex
+	calls  atomic.Int32
+	status map[protocol.PartitionID]fetch.Status
+	epochs map[int32][2]int64
+}
+
+func (d *fakeData) Fetch(context.Context, *kmsg.FetchRequest, int32) (*fetch.Reply, error) {
+	return nil, errors.New("not scripted")
+}
+
+func (d *fakeData) Status(id protocol.PartitionID) (fetch.Status, bool) {
+	d.calls.Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st, ok := d.status[id]
+	return st, ok
+}
+
+func (d *fakeData) set(id protocol.PartitionID, f func(*fetch.Status)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	st := d.status[id]
+	followers := make(map[int32]fetch.FollowerStatus)
+	for k, v := range st.Followers {
+		followers[k] = v
+	}
+	st.Followers = followers
+	f(&st)
+	d.status[id] = st
+}
+
+func (d *fakeData) EpochEnd(_ protocol.PartitionID, epoch int32) (int32, int64, bool) {
+	e, ok := d.epochs[epoch]
+	return int32(e[0]), e[1], ok
+}
+
+func (d *fakeData) HighWatermark(id protocol.PartitionID) (int64, bool) {
+	st, ok := d.Status(id)
+	return st.HighWatermark, ok && st.RollCall
+}
+
+type fakeMirrors map[string]string
+
+func (m fakeMirrors) MirrorOf(topic string) (string, bool) {
+	name, ok := m[topic]
+	return name, ok
+}
+
+type fixedImage struct {
+	mu  sync.Mutex
+	img *kraft.Image
+}
+
+func (f *fixedImage) Image() *kraft.Image {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.img
+}
+
+func (f *fixedImage) Changed() <-chan struct{} { return nil }
+
+// edit publishes a changed copy.
+func (f *fixedImage) edit(change func(*kraft.Image)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	img := *f.img
+	img.Brokers, img.Topics = make(map[int32]*kraft.Broker), make(map[protocol.UUID]*kraft.Topic)
+	img.Configs = maps.Clone(f.img.Configs)
+	for id, b := range f.img.Brokers {
+		broker := *b
+		broker.Endpoints = slices.Clone(b.Endpoints)
+		img.Brokers[id] = &broker
+	}
+	for id, t := range f.img.Topics {
+		part := *t.Partitions[0]
+		img.Topics[id] = &kraft.Topic{ID: t.ID, Name: t.Name, Partitions: []*kraft.Partition{&part}}
+	}
+	change(&img)
+	f.img = &img
+}
+
+func (w *world) setISR(isr ...int32) {
+	w.image.edit(func(img *kraft.Image) { img.Topics[mirrorID].Partitions[0].ISR = isr })
+}
+
+// logLines collects what is logged.
+type logLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logLines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for line := range strings.Lines(l.buf.String()) {
+		if strings.Contains(line, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// world is a server in front of three brokers.
+type world struct {
+	t       *testing.T
+	brokers map[int32]*testBroker
+	data    *fakeData
+	image   *fixedImage
+	log     *logLines
+	server  *Server
+	addr    string
+	cancel  context.CancelFunc
+	done    chan error
+}
+
+func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
+	t.Helper()
+	w := &world{t: t, brokers: make(map[int32]*testBroker), log: &logLines{}, done: make(chan error, 1)}
+	img := kraft.Empty()
+	img.Topics = map[protocol.UUID]*kraft.Topic{}
+	img.Names = map[string]protocol.UUID{}
+	img.Brokers = map[int32]*kraft.Broker{}
+	img.Configs = map[kraft.ConfigResource]map[string]string{}
+	for id := int32(1); id <= 3; id++ {
+		b := startBroker(t, id)
+		w.brokers[id] = b
+		img.Brokers[id] = &kraft.Broker{ID: id, Epoch: int64(id), Rack: "r" + string('0'+rune(id)),
+			Endpoints: []kraft.Endpoint{b.endpoint()}}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = ln.Addr().String()
+	img.Brokers[node] = &kraft.Broker{ID: node, Epoch: node,
+		Endpoints: []kraft.Endpoint{{Name: "CLIENT", Host: "shim", Port: 9092}}}
+	addTopic(img, "m", mirrorID, node)
+	addTopic(img, "plain", plainID, 1)
+	addTopic(img, "stray", strayID, node)
+	w.image = &fixedImage{img: img}
+	w.data = &fakeData{status: map[protocol.PartitionID]fetch.Status{}, epochs: map[int32][2]int64{}}
+	w.data.status[protocol.PartitionID{Topic: mirrorID}] = fetch.Status{
+		Role: fetch.RoleMirror, Leader: node, LeaderEpoch: 5, RollCall: true,
+		LogStart: 10, LogEnd: 100, HighWatermark: 90, LastEpoch: 4,
+		Followers: map[int32]fetch.FollowerStatus{1: {FetchOffset: 100}, 2: {FetchOffset: 95}, 3: {FetchOffset: 90}},
+	}
+	cfg := Config{
+		Listeners: []Listener{{Name: "CLIENT", Listen: ln, NodeID: node, InterBroker: true}},
+		Images:    w.image, ClusterID: func() string { return "cluster" }, Leader: w.data,
+		Mirrors:      fakeMirrors{"m": "east"},
+		Owns:         func(id int32) bool { return id >= 9000 },
+		Log:          slog.New(slog.NewTextHandler(w.log, nil)),
+		DrainTimeout: 5 * time.Second,
+	}
+	for _, f := range change {
+		f(w, &cfg)
+	}
+	w.server, err = New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	go func() { w.done <- w.server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-w.done:
+		case <-time.After(10 * time.Second):
+			t.Error("Run did not end")
+		}
+	})
+	return w
+}
+
+func addTopic(img *kraft.Image, name string, id protocol.UUID, leader int32) {
+	isr := []int32{1, 2, 3}
+	if leader == node {
+		isr = []int32{node, 1, 2, 3}
+	}
+	img.Names[name] = id
+	img.Topics[id] = &kraft.Topic{ID: id, Name: name,
+		Partitions: []*kraft.Partition{{Replicas: isr, ISR: isr, Leader: leader, LeaderEpoch: 5}}}
+}
+
+// upstreamRequests returns what the brokers got besides the server's own questions for versions.
+func (w *world) upstreamRequests() []protocol.RequestHeader {
+	var all []protocol.RequestHeader
+	for id := int32(1); id <= 3; id++ {
+		for _, h := range w.brokers[id].requests() {
+			if h.Key != keyApiVersions {
+				all = append(all, h)
+			}
+		}
+	}
+	return all
+}
+
+// client speaks the protocol to the server.
+type client struct {
+	t  *testing.T
+	nc net.Conn
+	id string
+}
+
+func (w *world) dial() *client {
+	w.t.Helper()
+	nc, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { nc.Close() })
+	return &client{t: w.t, nc: nc, id: "test"}
+}
+
+func (c *client) frame(corr int32, req kmsg.Request) []byte {
+	h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), CorrelationID: corr, ClientID: &c.id}
+	b := req.AppendTo(protocol.AppendRequestHeader(make([]byte, 4), h))
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+func (c *client) send(corr int32, req kmsg.Request) {
+	c.t.Helper()
+	c.write(c.frame(corr, req))
+}
+
+func (c *client) write(b []byte) {
+	c.t.Helper()
+	c.nc.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.nc.Write(b); err != nil {
+		c.t.Fatalf("write: %v", err)
+	}
+}
+
+// receive reads one reply and decodes it as that to req.
+func (c *client) receive(req kmsg.Request) (int32, kmsg.Response) {
+	c.t.Helper()
+	c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	frame, err := protocol.ReadFrame(c.nc, 1<<24, nil)
+	if err != nil {
+		c.t.Fatalf("no reply to %s: %v", kmsg.NameForKey(req.Key()), err)
+	}
+	corr, body, err := protocol.ParseResponseHeader(req.Key(), req.GetVersion(), frame)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	resp := req.ResponseKind()
+	resp.SetVersion(req.GetVersion())
+	if err := resp.ReadFrom(body); err != nil {
+		c.t.Fatalf("reply to %s v%d: %v", kmsg.NameForKey(req.Key()), req.GetVersion(), err)
+	}
+	return corr, resp
+}
+
+// ask sends a request and returns the reply to it.
+func (c *client) ask(req kmsg.Request) kmsg.Response {
+	c.t.Helper()
+	c.send(77, req)
+	corr, resp := c.receive(req)
+	if corr != 77 {
+		c.t.Fatalf("correlation id %d, want 77", corr)
+	}
+	return resp
+}
+
+// closed checks that the server ends the connection without a further byte.
+func (c *client) closed() {
+	c.t.Helper()
+	c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	n, err := c.nc.Read(make([]byte, 1))
+	if n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		c.t.Fatalf("read %d bytes, %v; want the connection closed", n, err)
+	}
+	c.nc.Close()
+}
+
+// eventually polls a condition that other goroutines bring about.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came about: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

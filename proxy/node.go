@@ -1,0 +1,181 @@
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+)
+
+// logDirName is the one log directory that we show. There is nothing in it: kmirror keeps no log.
+const logDirName = "/kmirror"
+
+// describeLogDirs shows a directory without replicas and of unknown size. A real broker's answer under our id would make
+// tools count its disks twice.
+func describeLogDirs() *kmsg.DescribeLogDirsResponse {
+	resp := kmsg.NewPtrDescribeLogDirsResponse()
+	dir := kmsg.NewDescribeLogDirsResponseDir()
+	dir.Dir, dir.TotalBytes, dir.UsableBytes = logDirName, -1, -1
+	resp.Dirs = append(resp.Dirs, dir)
+	return resp
+}
+
+// alterReplicaLogDirs refuses every move: there is nothing to move, and nowhere to.
+func alterReplicaLogDirs(req *kmsg.AlterReplicaLogDirsRequest) *kmsg.AlterReplicaLogDirsResponse {
+	resp := kmsg.NewPtrAlterReplicaLogDirsResponse()
+	for _, d := range req.Dirs {
+		for _, t := range d.Topics {
+			rt := kmsg.NewAlterReplicaLogDirsResponseTopic()
+			rt.Topic = t.Topic
+			for _, p := range t.Partitions {
+				rp := kmsg.NewAlterReplicaLogDirsResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p, codeLogDirNotFound
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	}
+	return resp
+}
+
+// nodeResource says what a config resource means to us: one of a broker, or of a broker's loggers, is addressed to the
+// node that gets the request. The cluster-wide default (an empty name) is anybody's.
+func (c *conn) nodeResource(kind kmsg.ConfigResourceType, name string) (ours bool, refusal string) {
+	if kind != kmsg.ConfigResourceTypeBroker && kind != kmsg.ConfigResourceTypeBrokerLogger || name == "" {
+		return false, ""
+	}
+	if name != strconv.Itoa(int(c.l.NodeID)) {
+		return true, fmt.Sprintf("unexpected broker id %q: this is node %d", name, c.l.NodeID)
+	}
+	return true, ""
+}
+
+// describeConfigs answers for our node id and forwards resources of the cluster.
+func (c *conn) describeConfigs(
+	h protocol.RequestHeader, req *kmsg.DescribeConfigsRequest, frame []byte, start time.Time,
+) error {
+	var own []kmsg.DescribeConfigsResponseResource
+	var rest []kmsg.DescribeConfigsRequestResource
+	for _, r := range req.Resources {
+		ours, refusal := c.nodeResource(r.ResourceType, r.ResourceName)
+		if !ours {
+			rest = append(rest, r)
+			continue
+		}
+		out := kmsg.NewDescribeConfigsResponseResource()
+		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		if refusal != "" {
+			out.ErrorCode, out.ErrorMessage = codeInvalidRequest, &refusal
+		} else if r.ResourceType == kmsg.ConfigResourceTypeBroker {
+			out.Configs = c.nodeConfigs(r.ConfigNames)
+		}
+		own = append(own, out)
+	}
+	if len(own) == 0 {
+		return c.forward(h, frame, start, false)
+	}
+	resp := kmsg.NewPtrDescribeConfigsResponse()
+	if len(rest) > 0 {
+		req.Resources = rest
+		answer, err := c.askUpstream(req, 0)
+		if err != nil {
+			return err
+		}
+		resp = answer.(*kmsg.DescribeConfigsResponse)
+	}
+	resp.Resources = append(resp.Resources, own...)
+	return c.reply(h, resp)
+}
+
+func (c *conn) nodeConfigs(only []string) []kmsg.DescribeConfigsResponseResourceConfig {
+	const fromFile = kmsg.ConfigSourceStaticBrokerConfig
+	values := c.s.cfg.NodeConfig(c.l.NodeID)
+	var out []kmsg.DescribeConfigsResponseResourceConfig
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if only != nil && !slices.Contains(only, name) {
+			continue
+		}
+		v := kmsg.NewDescribeConfigsResponseResourceConfig()
+		value := values[name]
+		v.Name, v.Value, v.ReadOnly, v.Source, v.ConfigType = name, &value, true, fromFile, kmsg.ConfigTypeString
+		out = append(out, v)
+	}
+	return out
+}
+
+// alterRefusal is what one who alters the config of our node is told.
+func (c *conn) alterRefusal(refusal string) *string {
+	if refusal == "" {
+		refusal = fmt.Sprintf("node %d is kmirror, not a broker: its configuration is its own file", c.l.NodeID)
+	}
+	return &refusal
+}
+
+// alterConfigs refuses to alter our node and forwards the rest.
+func (c *conn) alterConfigs(h protocol.RequestHeader, req *kmsg.AlterConfigsRequest, frame []byte, start time.Time) error {
+	var own []kmsg.AlterConfigsResponseResource
+	var rest []kmsg.AlterConfigsRequestResource
+	for _, r := range req.Resources {
+		ours, refusal := c.nodeResource(r.ResourceType, r.ResourceName)
+		if !ours {
+			rest = append(rest, r)
+			continue
+		}
+		out := kmsg.NewAlterConfigsResponseResource()
+		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
+		own = append(own, out)
+	}
+	if len(own) == 0 {
+		return c.forward(h, frame, start, false)
+	}
+	resp := kmsg.NewPtrAlterConfigsResponse()
+	if len(rest) > 0 {
+		req.Resources = rest
+		answer, err := c.askUpstream(req, 0)
+		if err != nil {
+			return err
+		}
+		resp = answer.(*kmsg.AlterConfigsResponse)
+	}
+	resp.Resources = append(resp.Resources, own...)
+	return c.reply(h, resp)
+}
+
+// incrementalAlterConfigs is alterConfigs for the newer request.
+func (c *conn) incrementalAlterConfigs(
+	h protocol.RequestHeader, req *kmsg.IncrementalAlterConfigsRequest, frame []byte, start time.Time,
+) error {
+	var own []kmsg.IncrementalAlterConfigsResponseResource
+	var rest []kmsg.IncrementalAlterConfigsRequestResource
+	for _, r := range req.Resources {
+		ours, refusal := c.nodeResource(r.ResourceType, r.ResourceName)
+		if !ours {
+			rest = append(rest, r)
+			continue
+		}
+		out := kmsg.NewIncrementalAlterConfigsResponseResource()
+		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+		out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
+		own = append(own, out)
+	}
+	if len(own) == 0 {
+		return c.forward(h, frame, start, false)
+	}
+	resp := kmsg.NewPtrIncrementalAlterConfigsResponse()
+	if len(rest) > 0 {
+		req.Resources = rest
+		answer, err := c.askUpstream(req, 0)
+		if err != nil {
+			return err
+		}
+		resp = answer.(*kmsg.IncrementalAlterConfigsResponse)
+	}
+	resp.Resources = append(resp.Resources, own...)
+	return c.reply(h, resp)
+}
