@@ -2,51 +2,33 @@ package fetch
 
 import (
 	"context"
-	"time"
 
-	"kmirror/protocol"
+	"kmirror/internal/replica"
 	"kmirror/protocol/kraft"
 )
 
-// Role says how a partition that one of our node ids leads is served. What is led and under which epoch comes from the
-// metadata image; what it *is* comes from assignments, and a led partition without one is RoleWait.
-type Role uint8
+// What those who direct the data path share with it.
+type (
+	// Role says how a partition is served.
+	Role = replica.Role
+	// Divergence is what a follower is told to truncate to.
+	Divergence = replica.Divergence
+	// Assignment tells the Leader what a partition is.
+	Assignment = replica.Assignment
+	// FollowerStatus is what the Leader knows of a replica.
+	FollowerStatus = replica.FollowerStatus
+	// Status is a snapshot of one led partition.
+	Status = replica.Status
+)
 
 // Roles.
 const (
-	// RoleWait: not known yet what this partition is. Followers are parked, then told UNKNOWN_LEADER_EPOCH; no answer with
-	// a high watermark is ever given, since followers take whatever they are told, lower ones too.
-	RoleWait Role = iota
-	// RoleStray: not a mirror. Served as a log without records that ends where its followers end, so that it can be moved
-	// to real brokers without any loss.
-	RoleStray
-	// RoleTruncate: PREPARING. Every follower beyond TruncateTo is answered with that divergence, all others are held.
-	RoleTruncate
-	// RoleMirror: MIRRORING.
-	RoleMirror
-	// RoleFrozen: nothing is handed out beyond what followers have (FAILED, PAUSED): empty answers, ISR and watermark kept.
-	RoleFrozen
+	RoleWait     = replica.RoleWait
+	RoleStray    = replica.RoleStray
+	RoleTruncate = replica.RoleTruncate
+	RoleMirror   = replica.RoleMirror
+	RoleFrozen   = replica.RoleFrozen
 )
-
-// Divergence is DivergingEpoch of a Fetch answer: the follower truncates to EndOffset, or to the end of Epoch in its own
-// log where that is less. {0, 0} truncates everything; an Epoch of -1 would be ignored by brokers.
-type Divergence struct {
-	Epoch     int32
-	EndOffset int64
-}
-
-// Assignment tells the Leader what a partition is. A new assignment replaces the old one.
-type Assignment struct {
-	ID    protocol.PartitionID
-	Topic string // name at the destination and at the source: they are equal
-	Role  Role
-	// Mirror and SourceTopicID are set for mirror partitions. Batches of another source topic id are never appended.
-	Mirror        string
-	SourceTopicID protocol.UUID
-	TruncateTo    Divergence
-	// MinRealISR: the high watermark stands still, and nobody is shrunk out, when fewer real members would be in sync.
-	MinRealISR int
-}
 
 // Controller is how the Leader proposes ISRs. AlterISR blocks until the controller answered, ctx ended, or the request is
 // known not to have an answer; outcomes stand in the order of the proposals. After an error the outcome is unknown: the
@@ -55,44 +37,4 @@ type Controller interface {
 	AlterISR(ctx context.Context, proposals []kraft.ISRProposal) ([]kraft.ISROutcome, error)
 	// Owns reports whether a node id is one of this process.
 	Owns(id int32) bool
-}
-
-// FollowerStatus is what the Leader knows of a replica from its fetches under the current leader epoch.
-type FollowerStatus struct {
-	// FetchOffset is the log end of the follower as of its last counted fetch, -1 before the first.
-	FetchOffset int64
-	BrokerEpoch int64
-	LastFetch   time.Time
-	// CaughtUp is the last moment at which it had all that we had.
-	CaughtUp time.Time
-}
-
-// Status is a snapshot of one led partition. Unknown offsets and epochs are -1.
-type Status struct {
-	Role        Role
-	Leader      int32 // our node id that leads it
-	LeaderEpoch int32
-	// RollCall: every ISR member has fetched in this leader epoch or left the ISR; before that nothing is served.
-	RollCall bool
-	// LogStart, LogEnd and HighWatermark are those of our log as leader. HighWatermark never goes back.
-	LogStart, LogEnd, HighWatermark int64
-	// SourceStart, SourceEnd (high watermark) and SourceEpoch (leader epoch, from metadata) are the source's.
-	SourceStart, SourceEnd int64
-	SourceEpoch            int32
-	// LastEpoch is the newest epoch of a batch that was handed out or that followers had at the roll call.
-	LastEpoch int32
-	// EpochBlocked: batches are held back because their epoch is above LeaderEpoch; a bump is needed.
-	EpochBlocked bool
-	// Truncated: RoleTruncate and every in-sync real replica is at or below TruncateTo.
-	Truncated bool
-	Followers map[int32]FollowerStatus
-	// ISR is the committed ISR, MaximalISR counts a proposal in flight.
-	ISR, MaximalISR []int32
-	LastSourceFetch time.Time
-	// Divergences counts divergences that the source reported while mirroring.
-	Divergences  int64
-	FetchedBytes int64
-	// Err is why the partition does not move, nil when it does. Fatal: a retry can't help, an operator must decide.
-	Err   error
-	Fatal bool
 }

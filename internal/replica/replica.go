@@ -1,11 +1,11 @@
+// Package replica holds what the data path and those who direct it tell each other of a partition: the role it is given,
+// and how it stands.
 package replica
 
 import (
-	"context"
 	"time"
 
 	"kmirror/protocol"
-	"kmirror/protocol/kraft"
 )
 
 // Role says how a partition that one of our node ids leads is served. What is led and under which epoch comes from the
@@ -46,15 +46,6 @@ type Assignment struct {
 	TruncateTo    Divergence
 	// MinRealISR: the high watermark stands still, and nobody is shrunk out, when fewer real members would be in sync.
 	MinRealISR int
-}
-
-// Controller is how the Leader proposes ISRs. AlterISR blocks until the controller answered, ctx ended, or the request is
-// known not to have an answer; outcomes stand in the order of the proposals. After an error the outcome is unknown: the
-// Leader goes on counting with the maximal ISR until the image shows it.
-type Controller interface {
-	AlterISR(ctx context.Context, proposals []kraft.ISRProposal) ([]kraft.ISROutcome, error)
-	// Owns reports whether a node id is one of this process.
-	Owns(id int32) bool
 }
 
 // FollowerStatus is what the Leader knows of a replica from its fetches under the current leader epoch.
