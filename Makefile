@@ -44,7 +44,7 @@ lint:
 bench: setup build
 	go run ./bench $(BENCH_FLAGS)
 
-fuzz:
+fuzz: # PACKAGES="./records ./protocol" for some only
 	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
 clean:
