@@ -192,7 +192,7 @@ func (p *partition) admit(a *asked, f *follower, c *caller, r *answer) bool {
 	if s.loaded && a.lastEpoch >= 0 {
 		e, end := s.hist.endOffsetFor(a.lastEpoch, p.historyEnd())
 		if e != a.lastEpoch || end < a.offset {
-			p.parted(a, f, c, r, Divergence{e, end})
+			p.parted(a, f, c, r, Divergence{Epoch: e, EndOffset: end})
 			return false
 		}
 	}
