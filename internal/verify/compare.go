@@ -44,7 +44,7 @@ type comparison struct {
 
 // cleaned counts what was let pass.
 type cleaned struct {
-	// GoneSource and GoneDest are records that one side no longer has.
+	// GoneSource and GoneDest are records that one side no longer has; GoneDest counts each replica's.
 	GoneSource int64 `json:"gs,omitempty"`
 	GoneDest   int64 `json:"gd,omitempty"`
 	// Unopened are batches written anew by a cleaner whose payload could not be opened within the bound.
@@ -53,10 +53,11 @@ type cleaned struct {
 	Damaged int64 `json:"d,omitempty"`
 }
 
-// merge takes the larger counts: replicas compared with the same source batches tell of the same cleaning.
+// merge joins what two replicas gave that were compared with the same source batches: each has been cleaned by itself, all
+// the rest is told once.
 func (c *cleaned) merge(o cleaned) {
 	c.GoneSource = max(c.GoneSource, o.GoneSource)
-	c.GoneDest = max(c.GoneDest, o.GoneDest)
+	c.GoneDest += o.GoneDest
 	c.Unopened = max(c.Unopened, o.Unopened)
 	c.Damaged = max(c.Damaged, o.Damaged)
 }

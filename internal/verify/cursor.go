@@ -97,7 +97,7 @@ func (c *cursor) note() string {
 		parts = append(parts, "log starts differ: "+c.Starts)
 	}
 	say(c.Skipped, "%d offsets were deleted by retention meanwhile")
-	say(c.GoneDest, "%d records compacted away at the destination")
+	say(c.GoneDest, "%d records compacted away at the destination, all replicas together")
 	say(c.GoneSource, "%d records compacted away at the source")
 	say(c.Unopened, "%d batches written anew by a cleaner could not be opened")
 	say(c.Damaged, "%d batches have a wrong CRC, alike on both sides")

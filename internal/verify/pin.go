@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// catchUp is how long pinning waits for the replicas' high watermarks to reach the source's: a follower learns of a new one
-// with its next fetch, up to half a second later.
-const catchUp = time.Second
-
 // pin fixes what is compared: from the largest log start (or the first offset since the time asked for) to the lowest high
 // watermark. On success there is a cursor.
 func (s *step) pin(ctx context.Context, src side, replicas []side) error {
@@ -60,10 +56,10 @@ func (s *step) pin(ctx context.Context, src side, replicas []side) error {
 }
 
 // lowestWatermark returns the lowest high watermark of the replicas, at most limit. One below limit is asked again for a
-// while.
+// while, since a follower learns of a new one with its next fetch, up to half a second later.
 func (s *step) lowestWatermark(ctx context.Context, replicas []side, starts []int64, limit int64) (int64, error) {
 	lowest := limit
-	until := time.Now().Add(catchUp)
+	until := time.Now().Add(s.v.stepTime / 2)
 	for i, sd := range replicas {
 		for {
 			hw, err := sd.highWatermark(ctx, starts[i])

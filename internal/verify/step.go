@@ -249,7 +249,7 @@ func (s *step) chunk(sides int) int32 {
 	if s.req.MaxRate <= 0 {
 		return chunkBytes
 	}
-	return int32(min(chunkBytes, max(minChunk, s.req.MaxRate/int64(sides))))
+	return int32(min(chunkBytes, max(minChunk, s.req.MaxRate/int64(4*sides))))
 }
 
 // compare compares the source's chunk with each replica's below until.

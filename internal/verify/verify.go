@@ -63,6 +63,8 @@ type Verifier struct {
 	cfg     Config
 	log     *slog.Logger
 	clients clients
+	// stepTime is shorter in tests.
+	stepTime time.Duration
 }
 
 // New validates c and starts nothing; connections are made by steps.
@@ -78,7 +80,7 @@ func New(c Config) (*Verifier, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Verifier{cfg: c, log: c.Log, clients: clients{byName: map[string]*client{}}}, nil
+	return &Verifier{cfg: c, log: c.Log, clients: clients{byName: map[string]*client{}}, stepTime: stepTime}, nil
 }
 
 // Run closes connections that have become idle, until ctx ends, and then all of them.
@@ -130,7 +132,7 @@ func (v *Verifier) Step(ctx context.Context, req admin.VerifyRequest) (admin.Ver
 		return admin.VerifyResponse{}, fmt.Errorf("destination: %w", err)
 	}
 	defer release()
-	s := &step{v: v, req: req, source: source, dest: dest, want: src.TopicID, deadline: time.Now().Add(stepTime)}
+	s := &step{v: v, req: req, source: source, dest: dest, want: src.TopicID, deadline: time.Now().Add(v.stepTime)}
 	if req.Cursor != "" {
 		if s.cur, err = decodeCursor(req.Cursor); err != nil {
 			return admin.VerifyResponse{}, invalid(err)
