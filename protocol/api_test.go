@@ -68,8 +68,8 @@ func TestApiVersionsOfARealBroker(t *testing.T) {
 	}
 }
 
-// kroxylicious #1611: a version above ours must lead to a second try, not to a dead connection. A real broker's answer to
-// the same request is the same bytes.
+// kroxylicious #1611: a version above ours must lead to a second try, not to a dead connection. A real broker's
+// answer to the same request is the same bytes.
 func TestApiVersionsAboveOurs(t *testing.T) {
 	for _, version := range []int16{apis[keyApiVersions].Max + 1, 99, -1} {
 		got := AppendResponse(nil, 7, ApiVersions(version, realBroker(t), false))

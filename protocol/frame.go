@@ -12,8 +12,8 @@ const DefaultMaxFrame = 100 << 20
 // frameStep bounds how much ReadFrame allocates ahead of the bytes that have really come.
 const frameStep = 1 << 20
 
-// FrameError reports a size prefix that can't belong to a Kafka frame or is above the limit. The stream can't be used any
-// further: where the next frame begins is not known.
+// FrameError reports a size prefix that can't belong to a Kafka frame or is above the limit. The stream can't be used
+// any further: where the next frame begins is not known.
 type FrameError struct {
 	// Size is the prefix read as Kafka's signed length, Max the limit it was held against, both in bytes.
 	Size, Max int64
@@ -22,9 +22,7 @@ type FrameError struct {
 }
 
 // Error names the size, the limit and the most likely cause in one sentence.
-func (e *FrameError) Error() string { return e.cause() }
-
-func (e *FrameError) cause() string {
+func (e *FrameError) Error() string {
 	var h [4]byte
 	copy(h[:], e.Head)
 	switch {
@@ -48,10 +46,10 @@ func (e *FrameError) cause() string {
 		"a larger message than this listener allows, or not Kafka's protocol", e.Size, e.Max)
 }
 
-// ReadFrame reads one size-prefixed frame and returns its body, which is buf's array when that is large enough. The limit
-// is checked before anything is allocated, and memory grows with the bytes that come, so that a peer pays for what it
-// makes us hold. A stream that ends before the first byte is io.EOF, one that ends within a frame io.ErrUnexpectedEOF,
-// an impossible size a *FrameError.
+// ReadFrame reads one size-prefixed frame and returns its body, which is buf's array when that is large enough. The
+// limit is checked before anything is allocated, and memory grows with the bytes that come, so that a peer pays for
+// what it makes us hold. A stream that ends before the first byte is io.EOF, one that ends within a frame
+// io.ErrUnexpectedEOF, an impossible size a *FrameError.
 func ReadFrame(r io.Reader, limit int32, buf []byte) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -67,18 +65,14 @@ func ReadFrame(r io.Reader, limit int32, buf []byte) ([]byte, error) {
 		return buf, readBody(r, buf)
 	}
 	// The buffer is at most the larger of one step and twice what has been read.
-	buf = buf[:cap(buf)]
-	filled := 0
-	for filled < n {
-		if filled == len(buf) || filled == 0 {
-			next := make([]byte, min(n, max(frameStep, 2*filled)))
-			copy(next, buf[:filled])
-			buf = next
-		}
+	buf = nil
+	for filled := 0; filled < n; filled = len(buf) {
+		next := make([]byte, min(n, max(frameStep, 2*filled)))
+		copy(next, buf)
+		buf = next
 		if err := readBody(r, buf[filled:]); err != nil {
 			return nil, err
 		}
-		filled = len(buf)
 	}
 	return buf, nil
 }

@@ -31,9 +31,9 @@ type RequestHeader struct {
 	ClientID *string
 }
 
-// ParseRequestHeader splits a frame into header and body. The body is a part of frame. For an API key or version that kmsg
-// does not know the fields of header version 1 are read, which stand at the same place in all later versions, and body is
-// the rest, header tags included.
+// ParseRequestHeader splits a frame into header and body. The body is a part of frame. For an API key or version that
+// kmsg does not know the fields of header version 1 are read, which stand at the same place in all later versions,
+// and body is the rest, header tags included.
 func ParseRequestHeader(frame []byte) (h RequestHeader, body []byte, err error) {
 	r := kbin.Reader{Src: frame}
 	h.Key, h.Version, h.CorrelationID = r.Int16(), r.Int16(), r.Int32()
@@ -68,8 +68,8 @@ func AppendRequestHeader(dst []byte, h RequestHeader) []byte {
 	return dst
 }
 
-// AppendResponseHeader appends a response header. That of ApiVersions is version 0 in all versions, since a client reads
-// it before it knows the broker's (KIP-511).
+// AppendResponseHeader appends a response header. That of ApiVersions is version 0 in all versions, since a client
+// reads it before it knows the broker's (KIP-511).
 func AppendResponseHeader(dst []byte, key, version int16, corr int32) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(corr))
 	if key != keyApiVersions && flexibleRequest(key, version) {
@@ -78,8 +78,8 @@ func AppendResponseHeader(dst []byte, key, version int16, corr int32) []byte {
 	return dst
 }
 
-// ParseResponseHeader splits a response frame into correlation id and body, a part of frame. For a key or version unknown
-// to kmsg the body holds the header's tags too.
+// ParseResponseHeader splits a response frame into correlation id and body, a part of frame. For a key or version
+// unknown to kmsg the body holds the header's tags too.
 func ParseResponseHeader(key, version int16, frame []byte) (corr int32, body []byte, err error) {
 	r := kbin.Reader{Src: frame}
 	corr = r.Int32()
@@ -87,7 +87,7 @@ func ParseResponseHeader(key, version int16, frame []byte) (corr int32, body []b
 		kmsg.SkipTags(&r)
 	}
 	if !r.Ok() {
-		return corr, nil, fmt.Errorf("response header of %s v%d: %w", kmsg.NameForKey(key), version, ErrShort)
+		return corr, nil, fmt.Errorf("response header of %s v%d: %w", apiName(key), version, ErrShort)
 	}
 	return corr, r.Src, nil
 }
@@ -102,18 +102,27 @@ func AppendResponse(dst []byte, corr int32, resp kmsg.Response) []byte {
 	return dst
 }
 
-// DecodeRequest decodes a request's body. Byte fields of the result are parts of body. Unknown keys and versions above
-// what kmsg has are ErrUnsupported, bodies that end early ErrShort. Memory stays within a constant factor of len(body).
+// DecodeRequest decodes a request's body. Byte fields of the result are parts of body. Unknown keys and versions
+// above what kmsg has are ErrUnsupported, bodies that end early ErrShort. A hostile body can cost some ninety bytes
+// of memory a byte, by arrays of empty strings with tags: decode what must be decoded, and hold the size of such
+// requests low.
 func DecodeRequest(h RequestHeader, body []byte) (kmsg.Request, error) {
 	req := kmsg.RequestForKey(h.Key)
 	if req == nil || h.Version < 0 || h.Version > req.MaxVersion() {
-		return nil, fmt.Errorf("%s (key %d) v%d: %w", kmsg.NameForKey(h.Key), h.Key, h.Version, ErrUnsupported)
+		return nil, fmt.Errorf("%s (key %d) v%d: %w", apiName(h.Key), h.Key, h.Version, ErrUnsupported)
 	}
 	req.SetVersion(h.Version)
 	if err := req.ReadFrom(body); err != nil {
-		return nil, fmt.Errorf("%s v%d: %w (%w)", kmsg.NameForKey(h.Key), h.Version, ErrShort, err)
+		return nil, fmt.Errorf("%s v%d: %w (%w)", apiName(h.Key), h.Version, ErrShort, err)
 	}
 	return req, nil
+}
+
+func apiName(key int16) string {
+	if api, ok := LookupAPI(key); ok {
+		return api.Name
+	}
+	return "unknown API"
 }
 
 // flexibleRequest reports whether a request is flexible (KIP-482), which also decides its header version and that of

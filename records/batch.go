@@ -135,9 +135,9 @@ func (b Batch) CheckCRC() error {
 	return nil
 }
 
-// Split cuts the first batch off b; both results are parts of b. No batch left is io.EOF, the beginning of one ErrPartial
-// (with rest = b), anything else a *CorruptError. Header fields that would make offsets run backwards are refused; the CRC
-// is not looked at.
+// Split cuts the first batch off b; both results are parts of b. No batch left is io.EOF, the beginning of one
+// ErrPartial (with rest = b), anything else a *CorruptError. Header fields that would make offsets run backwards are
+// refused; the CRC is not looked at.
 func Split(b []byte) (batch Batch, rest []byte, err error) {
 	if len(b) == 0 {
 		return nil, nil, io.EOF

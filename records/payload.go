@@ -18,14 +18,14 @@ var ErrTooLarge = errors.New("decompressed payload is above the limit")
 
 var errShort = errors.New("a field reaches beyond the end")
 
-// xerialMagic begins the framing that Java's snappy stream writes: 8 bytes of magic, two versions of 4 bytes, then chunks
-// with a 4-byte size each. Other clients write one raw block instead.
+// xerialMagic begins the framing that Java's snappy stream writes: 8 bytes of magic, two versions of 4 bytes, then
+// chunks with a 4-byte size each. Other clients write one raw block instead.
 var xerialMagic = []byte("\x82SNAPPY\x00")
 
 const xerialHeader = 16
 
-// Payload returns what follows the header, opened if it is compressed, up to maxBytes of it. Uncompressed it is a part of b
-// whatever its size. Errors are *CorruptError, wrapping ErrTooLarge beyond the limit.
+// Payload returns what follows the header, opened if it is compressed, up to maxBytes of it. Uncompressed it is a
+// part of b whatever its size. Errors are *CorruptError, wrapping ErrTooLarge beyond the limit.
 func Payload(b Batch, maxBytes int) ([]byte, error) {
 	src := []byte(b[HeaderSize:])
 	var out []byte

@@ -26,10 +26,10 @@ type Header struct {
 
 const attrLogAppendTime = 0x08
 
-// Records yields the records of a batch. A compressed payload is opened in memory, up to maxBytes of it, which bounds the
-// iterator's memory; an uncompressed one is read in place. The last pair holds the error, if any: a *CorruptError, for a
-// payload above maxBytes one that wraps ErrTooLarge. Everything is checked: lengths, the number of records, offset deltas
-// ascending up to LastOffsetDelta. The CRC is not.
+// Records yields the records of a batch. A compressed payload is opened in memory, up to maxBytes of it, which bounds
+// the iterator's memory; an uncompressed one is read in place. The last pair holds the error, if any: a
+// *CorruptError, for a payload above maxBytes one that wraps ErrTooLarge. Everything is checked: lengths, the number
+// of records, offset deltas ascending up to LastOffsetDelta. The CRC is not.
 func Records(b Batch, maxBytes int) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		payload, err := Payload(b, maxBytes)
@@ -94,7 +94,8 @@ func readRecord(b Batch, r *kbin.Reader) (rec Record, delta int64, err error) {
 	return rec, delta, nil
 }
 
-// Values returns the values of an uncompressed batch, those of the metadata log for one; null is nil. They are parts of b.
+// Values returns the values of an uncompressed batch, those of the metadata log for one; null is nil. They are parts
+// of b.
 func Values(b Batch) ([][]byte, error) {
 	if c := b.Codec(); c != None {
 		return nil, corrupt(b, "compressed with "+c.String()+" where no compression is due", nil)
@@ -122,8 +123,8 @@ const (
 	ControlMirrorPidReset int16 = 7
 )
 
-// ControlType returns the type of a control batch's first record: its key is version (int16) and type (int16). Batches that
-// are not control batches, or have no record (the cleaner keeps empty ones), are an error.
+// ControlType returns the type of a control batch's first record: its key is version (int16) and type (int16).
+// Batches that are not control batches, or have no record (the cleaner keeps empty ones), are an error.
 func ControlType(b Batch) (int16, error) {
 	if !b.IsControl() {
 		return 0, corrupt(b, "not a control batch", nil)

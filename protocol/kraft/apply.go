@@ -20,10 +20,10 @@ func Empty() *Image {
 	}
 }
 
-// Apply returns the image after the records of one batch, whose last offset is offset and leader epoch epoch. For batches of
-// a snapshot offset is the snapshot's end offset minus 1, since those in the file count from 0. The values must be committed
-// and in order; i stays as it was and shares with the result what the records did not touch: each topic touched is
-// copied once per Apply, each partition once per change.
+// Apply returns the image after the records of one batch, whose last offset is offset and leader epoch epoch. For
+// batches of a snapshot offset is the snapshot's end offset minus 1, since those in the file count from 0. The values
+// must be committed and in order; i stays as it was and shares with the result what the records did not touch: each
+// topic touched is copied once per Apply, each partition once per change.
 //
 // Records of a metadata transaction (KIP-868) are held back, over several calls if need be, until its end record, and
 // dropped on abort; Offset moves on meanwhile. Errors wrap ErrRecord and leave i usable; the log can't be followed any
@@ -180,8 +180,8 @@ func (d *delta) topic(r *TopicRecord) error {
 	return nil
 }
 
-// partition adds or replaces a partition. The log has new ones in ascending order; a snapshot has them in the order of a
-// hash map, spread over batches, so one that comes too early waits aside and Partitions never has a hole.
+// partition adds or replaces a partition. The log has new ones in ascending order; a snapshot has them in the order
+// of a hash map, spread over batches, so one that comes too early waits aside and Partitions never has a hole.
 func (d *delta) partition(r *PartitionRecord) error {
 	t, err := d.ownTopic(r.TopicID)
 	if err != nil {
@@ -211,8 +211,8 @@ func (d *delta) partition(r *PartitionRecord) error {
 	}
 }
 
-// partitionChange makes the partition's next registration: a leader named bumps the leader epoch even when it is the same
-// one, and every change bumps the partition epoch.
+// partitionChange makes the partition's next registration: a leader named bumps the leader epoch even when it is the
+// same one, and every change bumps the partition epoch.
 func (d *delta) partitionChange(r *PartitionChangeRecord) error {
 	old := d.next.Partition(protocol.PartitionID{Topic: r.TopicID, Partition: r.PartitionID})
 	if old == nil {
@@ -330,8 +330,8 @@ func (d *delta) register(r *RegisterBrokerRecord) {
 	d.next.Brokers[r.BrokerID] = b
 }
 
-// changeBroker changes a copy of a registration. A record for another registration of the same id is an error, as it is for
-// Kafka: one must have been missed.
+// changeBroker changes a copy of a registration. A record for another registration of the same id is an error, as it
+// is for Kafka: one must have been missed.
 func (d *delta) changeBroker(id int32, epoch int64, change func(*Broker)) error {
 	old := d.next.Brokers[id]
 	switch {

@@ -12,8 +12,8 @@ import (
 	"kmirror/protocol"
 )
 
-// golden applies a captured file's batches up to and including offset last. offset maps a batch's last offset to the one
-// Apply is given. The batches are cut by hand: package records stands above this one.
+// golden applies a captured file's batches up to and including offset last. offset maps a batch's last offset to the
+// one Apply is given. The batches are cut by hand: package records stands above this one.
 func golden(t testing.TB, file string, last int64, offset func(int64) int64) *Image {
 	t.Helper()
 	b, err := os.ReadFile("testdata/" + file)

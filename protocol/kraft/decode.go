@@ -16,8 +16,9 @@ var maxVersions = map[int]int{
 }
 
 // DecodeRecord decodes the value of a metadata log record: frame version, type, version, body (MetadataRecordSerde).
-// Types that the image does not need, and types of later Kafka versions, are nil without an error; unknown tagged fields
-// are skipped. A known type in a version above ours is an error: its fields may stand elsewhere. Errors wrap ErrRecord.
+// Types that the image does not need, and types of later Kafka versions, are nil without an error; unknown tagged
+// fields are skipped. A known type in a version above ours is an error: its fields may stand elsewhere. Errors wrap
+// ErrRecord.
 func DecodeRecord(value []byte) (Record, error) {
 	d := newDecoder(value)
 	frame, typ, ver := d.Uvarint(), d.Uvarint(), d.Uvarint()
@@ -201,8 +202,8 @@ func newDecoder(src []byte) decoder { return decoder{kbin.Reader{Src: src}} }
 // fail makes the reader bad, as a short read does.
 func (d *decoder) fail() { d.Span(len(d.Src) + 1) }
 
-// tags reads a tag section. known decodes the tag's bytes and reports whether it is one of the record's; a known tag must
-// use up its bytes. nil skips all.
+// tags reads a tag section. known decodes the tag's bytes and reports whether it is one of the record's; a known tag
+// must use up its bytes. nil skips all.
 func (d *decoder) tags(known func(tag uint32, t *decoder) bool) {
 	for n := d.Uvarint(); n > 0 && d.Ok(); n-- {
 		tag, size := d.Uvarint(), d.Uvarint()

@@ -6,8 +6,8 @@ import (
 	"kmirror/protocol"
 )
 
-// AppendRecord appends a record's value as DecodeRecord reads it. Fields that the record's version lacks are left out, tags
-// with default values too. It serves tests and tools: kmirror never writes the metadata log.
+// AppendRecord appends a record's value as DecodeRecord reads it. Fields that the record's version lacks are left
+// out, tags with default values too. It serves tests and tools: kmirror never writes the metadata log.
 func AppendRecord(dst []byte, rec Record) []byte {
 	e := encoder{dst}
 	e.uvarint(1)

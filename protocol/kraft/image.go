@@ -63,7 +63,8 @@ type Broker struct {
 	LogDirs, CordonedLogDirs     []protocol.UUID
 }
 
-// Endpoint is one advertised listener; SecurityProtocol is Kafka's id (0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL).
+// Endpoint is one advertised listener; SecurityProtocol is Kafka's id (0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
+// SASL_SSL).
 type Endpoint struct {
 	Name, Host       string
 	Port             uint16
@@ -94,8 +95,8 @@ func (i *Image) TopicConfig(topic, name string) (string, bool) {
 	return v, ok
 }
 
-// ISRMember is a broker proposed for an ISR together with the broker epoch that came with its last Fetch, -1 when it has
-// not fetched in this leader epoch (KAFKA-15221).
+// ISRMember is a broker proposed for an ISR together with the broker epoch that came with its last Fetch, -1 when it
+// has not fetched in this leader epoch (KAFKA-15221).
 type ISRMember struct {
 	ID    int32
 	Epoch int64
@@ -120,8 +121,8 @@ type ISROutcome struct {
 	ISR                                 []int32
 }
 
-// ImageSource hands out the newest image. Changed returns a channel that is closed when the next image is published: take
-// the channel first, then the image, then wait.
+// ImageSource hands out the newest image. Changed returns a channel that is closed when the next image is published:
+// take the channel first, then the image, then wait.
 type ImageSource interface {
 	Image() *Image
 	Changed() <-chan struct{}

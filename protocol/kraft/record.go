@@ -89,7 +89,8 @@ type ConfigRecord struct {
 // NoLeaderChange is PartitionChangeRecord's Leader where the leader, and with it the leader epoch, stays.
 const NoLeaderChange int32 = -2
 
-// PartitionChangeRecord (0-2); null slices mean "unchanged", empty ones "now empty". LeaderRecoveryState is -1 for unchanged.
+// PartitionChangeRecord (0-2); null slices mean "unchanged", empty ones "now empty". LeaderRecoveryState is -1 for
+// unchanged.
 type PartitionChangeRecord struct {
 	Version             int
 	PartitionID         int32
@@ -124,8 +125,8 @@ type FeatureLevelRecord struct {
 	Level int16
 }
 
-// BrokerRegistrationChangeRecord (0-3): Fenced is 1 fence, -1 unfence, 0 unchanged; InControlledShutdown is 1 or unchanged 0.
-// An empty LogDirs (version 2) and a null CordonedLogDirs (version 3) mean unchanged.
+// BrokerRegistrationChangeRecord (0-3): Fenced is 1 fence, -1 unfence, 0 unchanged; InControlledShutdown is 1 or
+// unchanged 0. An empty LogDirs (version 2) and a null CordonedLogDirs (version 3) mean unchanged.
 type BrokerRegistrationChangeRecord struct {
 	Version              int
 	BrokerID             int32
