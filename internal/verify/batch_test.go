@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"hash/crc32"
 
@@ -18,6 +20,7 @@ type spec struct {
 	maxTime     int64
 	pid         int64 // default -1
 	recs        []rec
+	gzip        bool
 	brokenCRC   bool
 	brokenBytes bool // the payload is altered after the CRC was computed
 }
@@ -44,6 +47,14 @@ func (s spec) build() records.Batch {
 		}
 		payload = kbin.AppendVarint(payload, int32(len(body)))
 		payload = append(payload, body...)
+	}
+	if s.gzip {
+		var z bytes.Buffer
+		w := gzip.NewWriter(&z)
+		w.Write(payload)
+		w.Close()
+		payload = z.Bytes()
+		s.attributes |= int16(records.Gzip)
 	}
 	last := s.lastDelta
 	if last == 0 && len(s.recs) > 0 {

@@ -15,6 +15,8 @@ import (
 // the horizon.
 const attrDeleteHorizon = 0x40
 
+const attrCodec = 0x07
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // rules tell what the two sides may do to batches after they were written.
@@ -148,6 +150,15 @@ var fields = []field{
 	{"record_count", 57, func(b records.Batch) string { return fmt.Sprint(b.NumRecords()) }, false},
 }
 
+// cleanerMay returns the attribute bits that a cleaner changes. A batch that it has emptied, and keeps for the producer's
+// last sequence, is written without compression.
+func cleanerMay(s, d records.Batch) int16 {
+	if s.NumRecords() == 0 || d.NumRecords() == 0 {
+		return attrDeleteHorizon | attrCodec
+	}
+	return attrDeleteHorizon
+}
+
 func attributes(b records.Batch) string {
 	s := fmt.Sprintf("%#x (%s", b.Attributes(), b.Codec())
 	if b.IsTransactional() {
@@ -170,7 +181,7 @@ func headerDifference(s, d records.Batch, keptOnly bool) *difference {
 		}
 		equal := bytes.Equal(s[f.from:to], d[f.from:to])
 		if keptOnly && f.name == "attributes" {
-			equal = (s.Attributes()^d.Attributes())&^attrDeleteHorizon == 0
+			equal = (s.Attributes()^d.Attributes())&^cleanerMay(s, d) == 0
 		}
 		if equal || keptOnly && !f.kept {
 			continue

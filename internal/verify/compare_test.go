@@ -158,6 +158,9 @@ func TestCompareCleaned(t *testing.T) {
 	fewer[0].attributes = attrDeleteHorizon
 	none := base()
 	none[0].recs, none[0].lastDelta = nil, 9
+	gzipped := base()
+	gzipped[0].gzip = true
+	compressed := sequence(gzipped...)
 	full, less, empty := sequence(base()...), sequence(fewer...), sequence(none...)
 	tests := []struct {
 		name         string
@@ -169,6 +172,8 @@ func TestCompareCleaned(t *testing.T) {
 		{"records gone at the destination", full, less, bothClean, cleaned{GoneDest: 2}, ""},
 		{"records gone at the source", less, full, bothClean, cleaned{GoneSource: 2}, ""},
 		{"all records gone", full, empty, bothClean, cleaned{GoneDest: 4}, ""},
+		{"all of a compressed batch gone", compressed, empty, bothClean, cleaned{GoneDest: 4}, ""},
+		{"other codec", compressed, full, bothClean, cleaned{}, "attributes"},
 		{"batch gone at the destination", full, full[1:], bothClean, cleaned{GoneDest: 4}, ""},
 		{"batch gone at the source", full[2:], full, bothClean, cleaned{GoneSource: 6}, ""},
 		{"no cleaner at the source", less, full, destCleans, cleaned{}, "record"},
