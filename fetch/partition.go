@@ -287,13 +287,16 @@ func (p *partition) status() Status {
 	defer p.mu.Unlock()
 	s := Status{
 		Role: p.assign.Role, Leader: p.leader, LeaderEpoch: p.leaderEpoch, RollCall: p.rollCall,
-		LogStart: max(p.src.start, 0), LogEnd: p.end(), HighWatermark: p.hw,
+		LogStart: max(p.src.start, 0), LogEnd: max(p.end(), p.src.start), HighWatermark: p.hw,
 		SourceStart: p.src.start, SourceEnd: p.src.end, SourceEpoch: p.src.epoch,
 		LastEpoch: p.handed, EpochBlocked: p.blocked, Truncated: p.truncated,
 		Followers: make(map[int32]FollowerStatus, len(p.followers)),
 		ISR:       slices.Clone(p.isr), MaximalISR: p.maximal(),
 		LastSourceFetch: p.src.lastFetch, Divergences: p.src.divergences, FetchedBytes: p.src.fetched,
 		Err: p.src.err,
+	}
+	if p.assign.Role == RoleMirror && !p.src.loaded {
+		s.LogStart = -1
 	}
 	for id, f := range p.followers {
 		fs := FollowerStatus{FetchOffset: -1, BrokerEpoch: f.brokerEpoch, LastFetch: f.lastFetch, CaughtUp: f.caughtUp}

@@ -91,7 +91,8 @@ func (c *conn) replicaOffset(p led, timestamp int64, out *kmsg.ListOffsetsRespon
 		return
 	}
 	st, ok := c.s.cfg.Leader.Status(p.id)
-	if !ok || !st.RollCall || st.Leader != c.l.NodeID || st.LogEnd < 0 || st.LogStart < 0 {
+	// Before the roll call too, once the source's log start is known: replicas below it ask in order to get into the roll.
+	if !ok || !st.RollCall && st.SourceStart < 0 || st.Leader != c.l.NodeID || st.LogEnd < 0 || st.LogStart < 0 {
 		out.ErrorCode = codeOffsetNotAvailable
 		return
 	}
