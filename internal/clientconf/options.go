@@ -57,7 +57,7 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 		}
 		opts = append(opts, kgo.SASL(m))
 	}
-	return opts, ignored(props), nil
+	return opts, Warnings(props), nil
 }
 
 // timeouts are clamped to what franz-go accepts.
@@ -197,7 +197,8 @@ var understood = []string{
 	"ssl.keystore.password", "ssl.endpoint.identification.algorithm", "ssl.enabled.protocols", "ssl.protocol",
 }
 
-func ignored(props map[string]string) []string {
+// Warnings returns a sentence for each property that has no effect. Nothing is resolved.
+func Warnings(props map[string]string) []string {
 	sasl := usesSASL(props)
 	p, _ := securityProtocol(props)
 	var out []string

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kmirror/internal/clientconf"
+	"kmirror/protocol"
+)
+
+// checker collects what is wrong with a configuration.
+type checker struct{ problems []string }
+
+func (k *checker) add(key, format string, args ...any) {
+	k.problems = append(k.problems, key+": "+fmt.Sprintf(format, args...))
+}
+
+// problems returns all that is wrong, each line with the key and what to do.
+func (c *Config) problems() []string {
+	k := &checker{}
+	c.checkIdentity(k)
+	c.checkAddresses(k)
+	c.checkDestination(k)
+	c.checkListeners(k)
+	c.checkChoices(k)
+	c.checkNumbers(k)
+	return k.problems
+}
+
+func (c *Config) checkIdentity(k *checker) {
+	if c.ClusterID != "" {
+		if _, err := protocol.ParseUUID(c.ClusterID); err != nil {
+			k.add("cluster_id", "%v; see kafka-cluster cluster-id, or leave it out", err)
+		}
+	}
+	if len(c.NodeIDs) < 2 {
+		k.add("node_ids", "%d given; give at least two broker ids that no broker of the destination has, such as [9001, 9002]",
+			len(c.NodeIDs))
+	}
+	for i, id := range c.NodeIDs {
+		if id < 0 {
+			k.add("node_ids", "%d is negative; give ids from 0 up", id)
+		}
+		if slices.Contains(c.NodeIDs[:i], id) {
+			k.add("node_ids", "%d stands twice; give different ids", id)
+		}
+	}
+}
+
+func (c *Config) checkAddresses(k *checker) {
+	k.bind("admin", c.Admin.Bind, true)
+	if c.Admin.Advertised != "" {
+		k.hostPort("admin.advertised", c.Admin.Advertised)
+	}
+	if c.Admin.TLS != nil {
+		k.add("admin.tls", "not supported by this version yet; bind to 127.0.0.1 and remove it")
+	} else if c.Admin.Bind != "" && !loopback(c.Admin.Bind) {
+		k.add("admin", "%s is reachable from other hosts and this version has no TLS there; bind to 127.0.0.1", c.Admin.Bind)
+	}
+	if len(c.Admin.Allow) > 0 {
+		k.add("admin.allow", "needs admin.tls, which this version does not support yet; remove it")
+	}
+	k.bind("http", c.HTTP, false)
+}
+
+// loopback reports whether only processes of this host reach an address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func (c *Config) checkDestination(k *checker) {
+	d := c.Destination
+	k.servers("destination.bootstrap_servers", d.BootstrapServers, "brokers of the destination")
+	k.servers("destination.controllers", d.Controllers, "controllers of the destination")
+	for _, leg := range []struct {
+		key   string
+		props map[string]string
+	}{
+		{"destination.client", d.Client}, {"destination.controller_client", d.ControllerClient},
+		{"destination.replication_client", d.ReplicationClient},
+	} {
+		if err := clientconf.CheckSecrets(leg.props); err != nil {
+			k.add(leg.key, "%v", err)
+		} else if _, _, err := clientconf.Options(leg.props); err != nil {
+			k.add(leg.key, "%v", err)
+		}
+		for _, own := range []string{"bootstrap.servers"} {
+			if _, ok := leg.props[own]; ok {
+				k.add(leg.key, "%s belongs into destination.bootstrap_servers; remove it here", own)
+			}
+		}
+	}
+	if d.InterBrokerListener == "" {
+		k.add("destination.inter_broker_listener", "missing; give inter.broker.listener.name of the destination's brokers")
+	}
+}
+
+func (c *Config) checkListeners(k *checker) {
+	if len(c.Listeners) == 0 {
+		k.add("listeners", "none given; give every listener name that the destination's brokers have")
+	}
+	var names []string
+	bound, advertised := map[string]string{}, map[string]string{}
+	for i, l := range c.Listeners {
+		key := fmt.Sprintf("listeners[%d]", i)
+		if l.Name == "" {
+			k.add(key+".name", "missing; give the listener's name at the destination")
+		} else {
+			key = "listeners." + l.Name
+		}
+		if slices.Contains(names, l.Name) {
+			k.add(key, "stands twice; give each listener once")
+		}
+		names = append(names, l.Name)
+		if k.bind(key+".bind", l.Bind, true) && k.hostPort(key+".advertised", l.Advertised) {
+			c.checkPorts(k, key, l, bound, advertised)
+		}
+		switch l.Protocol {
+		case "PLAINTEXT", "SASL_PLAINTEXT":
+		case "SSL", "SASL_SSL":
+			k.add(key+".protocol", "%s listeners are not supported by this version yet; use a listener without TLS", l.Protocol)
+		default:
+			k.add(key+".protocol", "%q is not known; give PLAINTEXT or SASL_PLAINTEXT", l.Protocol)
+		}
+		if l.TLS != nil && (l.Protocol == "PLAINTEXT" || l.Protocol == "SASL_PLAINTEXT") {
+			k.add(key+".tls", "has no meaning for protocol %s; remove it", l.Protocol)
+		}
+		if len(l.Allow) > 0 {
+			k.add(key+".allow", "needs TLS, which this version does not support yet; remove it and restrict the port by other means")
+		}
+	}
+	if d := c.Destination.InterBrokerListener; d != "" && len(c.Listeners) > 0 && !slices.Contains(names, d) {
+		k.add("destination.inter_broker_listener", "%s is not among listeners; add it there", d)
+	}
+	if len(c.Gateway) > 0 {
+		k.add("gateway", "not supported by this version yet; remove it")
+	}
+}
+
+// checkPorts makes sure that no two node ids and listeners share a port. The maps hold what is taken, and by what.
+func (c *Config) checkPorts(k *checker, key string, l ListenerConfig, bound, advertised map[string]string) {
+	for i, id := range c.NodeIDs {
+		bind, host, port := l.endpoint(i)
+		addr := net.JoinHostPort(host, strconv.Itoa(int(port)))
+		mine := fmt.Sprintf("%s for node id %d", key, id)
+		_, first := splitPort(l.Advertised)
+		if _, bindPort := splitPort(bind); bindPort > 65535 || first+i > 65535 {
+			k.add(key, "needs one port for each node id from the one given up, beyond 65535; give a lower one")
+			return
+		}
+		if other, taken := bound[bind]; taken {
+			k.add(key+".bind", "%s needs %s, taken by %s; each node id takes one port from the one given up", mine, bind, other)
+		}
+		if other, taken := advertised[addr]; taken {
+			k.add(key+".advertised", "%s needs %s, taken by %s; each node id takes one port from the one given up", mine, addr, other)
+		}
+		if _, port := splitPort(bind); port != 0 {
+			bound[bind] = mine
+		}
+		advertised[addr] = mine
+	}
+}
+
+func (c *Config) checkChoices(k *checker) {
+	k.oneOf("on_evicted", c.OnEvicted, "alarm", "reregister")
+	k.oneOf("read_only_error", c.ReadOnlyError, "policy_violation", "read_only_topic")
+	k.oneOf("log.format", c.Log.Format, "json", "text")
+	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	if slices.Contains(c.Lock, "deny_acl") {
+		k.add("lock", "deny_acl is not supported by this version yet; leave it out")
+	}
+	for _, must := range []string{"size", "min_isr"} {
+		if !slices.Contains(c.Lock, must) {
+			k.add("lock", "%s is missing; both size and min_isr are needed to keep mirror topics from being written", must)
+		}
+	}
+	for _, l := range c.Lock {
+		if !slices.Contains([]string{"size", "min_isr", "deny_acl"}, l) {
+			k.add("lock", "%q is not known; give size and min_isr", l)
+		}
+	}
+}
+
+func (c *Config) checkNumbers(k *checker) {
+	if c.MinRealInsync < 0 {
+		k.add("min_real_insync", "is negative; give 1 or more, or leave it out for each topic's own min.insync.replicas")
+	}
+	if c.Limits.Connections < 1 {
+		k.add("limits.connections", "must be at least 1")
+	}
+	if c.Limits.Memory < 64<<20 {
+		k.add("limits.memory", "must be at least 64MiB")
+	}
+	if c.ShutdownTimeout < time.Second || c.ShutdownTimeout > time.Hour {
+		k.add("shutdown_timeout", "%s; give 1s to 1h", c.ShutdownTimeout)
+	}
+}
+
+func (k *checker) oneOf(key, value string, choices ...string) {
+	if !slices.Contains(choices, value) {
+		k.add(key, "%q is not known; give %s", value, strings.Join(choices, " or "))
+	}
+}
+
+func (k *checker) servers(key string, list []string, what string) {
+	if len(list) == 0 {
+		k.add(key, "missing; give host:port of %s", what)
+	}
+	for _, s := range list {
+		if _, err := clientconf.Servers(s); err != nil {
+			k.add(key, "%v", err)
+		}
+	}
+}
+
+// hostPort checks an address that others connect to.
+func (k *checker) hostPort(key, address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	switch {
+	case address == "":
+		k.add(key, "missing; give host:port under which others reach it")
+		return false
+	case err != nil || host == "" || !validPort(port) || port == "0":
+		k.add(key, "%q is not host:port", address)
+		return false
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		k.add(key, "%s can't be connected to; give a name or address that others reach", address)
+		return false
+	}
+	return true
+}
+
+// bind checks an address to listen on; the host may be empty and the port 0.
+func (k *checker) bind(key, address string, required bool) bool {
+	if address == "" {
+		if required {
+			k.add(key, "missing; give host:port to listen on")
+		}
+		return false
+	}
+	if _, port, err := net.SplitHostPort(address); err != nil || !validPort(port) {
+		k.add(key, "%q is not host:port", address)
+		return false
+	}
+	return true
+}
+
+func validPort(port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
