@@ -171,7 +171,20 @@ func (m *Manager) Call(ctx context.Context, verb string, payload json.RawMessage
 		Exit: admin.ExitUsage}
 }
 
-// State returns the state of every partition, for metrics.
+// SourceFetches returns when each mirror's source last answered, for metrics.
+func (m *Manager) SourceFetches() map[string]time.Time {
+	statuses, out := m.cfg.Data.Statuses(), map[string]time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, p := range m.parts {
+		if at := statuses[id].LastSourceFetch; at.After(out[p.topic.Mirror]) {
+			out[p.topic.Mirror] = at
+		}
+	}
+	return out
+}
+
+// States returns the state of every partition, for metrics.
 func (m *Manager) States() []admin.PartitionInfo {
 	out, err := m.Describe(context.Background(), admin.DescribeRequest{})
 	if err != nil {

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"kmirror/fetch"
+	"kmirror/internal/admin"
+	"kmirror/internal/broker"
+	"kmirror/internal/coordinator"
+	"kmirror/internal/mirror"
+	"kmirror/internal/verify"
+	"kmirror/proxy"
+)
+
+func newServeCommand(c *cli) *cobra.Command {
+	var file string
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run kmirror: join the destination and mirror what was started",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(file, c.environ())
+			if err != nil {
+				return err
+			}
+			level := new(slog.LevelVar)
+			if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+				return usageError("log.level: "+err.Error(), "use debug, info, warn or error")
+			}
+			log := newLogger(c.err, cfg.Log.Format, level)
+			if check {
+				return checkDestination(cmd.Context(), cfg, c.out)
+			}
+			p, err := newProcess(cfg, log)
+			if err != nil {
+				return err
+			}
+			return p.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "kmirror.yaml")
+	cmd.Flags().BoolVar(&check, "check", false, "connect everywhere, register nowhere, and say what was found")
+	cobra.CheckErr(cmd.MarkFlagRequired("config"))
+	return cmd
+}
+
+// process is everything that serve runs, put together and not started.
+type process struct {
+	cfg      *Config
+	log      *slog.Logger
+	sockets  *sockets
+	broker   *broker.Broker
+	leader   *fetch.Leader
+	store    *coordinator.Store
+	manager  *mirror.Manager
+	proxy    *proxy.Server
+	admin    *admin.Server
+	verifier *verify.Verifier
+	http     *httpServer // nil where the configuration has none
+	metrics  *metrics
+}
+
+// newProcess opens all sockets, so that what is registered can be reached, and connects to nothing.
+func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
+	p := &process{cfg: cfg, log: log}
+	legs, err := cfg.legs()
+	if err != nil {
+		return nil, err
+	}
+	if p.sockets, err = openSockets(cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.sockets.close()
+		}
+	}()
+	p.metrics = newMetrics(version, cfg.Metrics.PerPartition)
+	if err := p.dataSide(legs); err != nil {
+		return nil, err
+	}
+	if err := p.operatorSide(legs); err != nil {
+		return nil, err
+	}
+	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
+	if p.sockets.http != nil {
+		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.ready)
+	}
+	return p, nil
+}
+
+// dataSide makes the membership of the destination, the data path and the listeners.
+func (p *process) dataSide(legs legs) (err error) {
+	cfg, log := p.cfg, p.log
+	if p.broker, err = broker.New(broker.Config{
+		Nodes: p.sockets.nodes, ClusterID: cfg.ClusterID, Bootstrap: cfg.Destination.BootstrapServers, Controllers: cfg.Destination.Controllers,
+		ClientOpts: legs.client, ControllerOpts: legs.controller, ReplicationOpts: legs.replication,
+		InterBrokerListener: cfg.Destination.InterBrokerListener, Log: log, OnEvicted: cfg.OnEvicted, ShutdownTimeout: cfg.ShutdownTimeout,
+		Observer: p.metrics,
+	}); err != nil {
+		return usageError(err.Error(), "correct the configuration")
+	}
+	if p.leader, err = fetch.NewLeader(fetch.Config{
+		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: int64(cfg.Limits.Memory) / 4, Observer: p.metrics,
+	}); err != nil {
+		return err
+	}
+	code := proxy.PolicyViolation
+	if cfg.ReadOnlyError == "read_only_topic" {
+		code = proxy.ReadOnlyTopic
+	}
+	p.proxy, err = proxy.New(proxy.Config{
+		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: mirrorNames{p},
+		Owns: p.broker.Owns, MaxConnections: cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
+		NodeConfig: p.nodeConfig, Log: log, Observer: p.metrics,
+	})
+	return err
+}
+
+// mirrorNames defers to the manager, which is made after the listeners that ask it.
+type mirrorNames struct{ p *process }
+
+func (n mirrorNames) MirrorOf(topic string) (string, bool) { return n.p.manager.MirrorOf(topic) }
+
+// operatorSide makes what remembers, directs and is asked.
+func (p *process) operatorSide(legs legs) (err error) {
+	cfg, log := p.cfg, p.log
+	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Owns, Log: log}); err != nil {
+		return err
+	}
+	if p.verifier, err = verify.New(verify.Config{
+		Images: p.broker, Owns: p.broker.Owns, Destination: legs.bootstrap, Log: log, Source: p.verifySource,
+	}); err != nil {
+		return err
+	}
+	if p.manager, err = mirror.New(mirror.Config{
+		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
+		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
+	}); err != nil {
+		return err
+	}
+	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.manager, Log: log})
+	return err
+}
+
+// ready is nil when the process does its job: registered, unfenced, metadata caught up, state loaded.
+func (p *process) ready() error {
+	if err := p.broker.Ready(); err != nil {
+		return err
+	}
+	select {
+	case <-p.store.Loaded():
+		return nil
+	default:
+		return errors.New("__mirror_state is being loaded")
+	}
+}
+
+// run works until ctx ends. Leaving goes in two steps: first leadership is given away in order while followers and clients
+// are still served, then everything stops.
+func (p *process) run(ctx context.Context) error {
+	defer p.sockets.close()
+	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
+	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	back, outer := errgroup.WithContext(outer) // goes on until leadership is gone
+	front, ctx := errgroup.WithContext(ctx)
+	behind := map[string]func(context.Context) error{"data path": p.leader.Run, "listeners": p.proxy.Run, "state": p.store.Run}
+	if p.http != nil {
+		behind["http"] = p.http.Run
+	}
+	for name, run := range behind {
+		back.Go(func() error { return named(name, run(outer)) })
+	}
+	// What fails behind ends what is in front too.
+	front.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-outer.Done():
+			return errors.New("a part of the process ended")
+		}
+	})
+	front.Go(func() error { p.nameCluster(ctx); return nil })
+	for name, run := range map[string]func(context.Context) error{
+		"membership": p.broker.Run, "manager": p.manager.Run, "admin listener": p.admin.Run, "verify": p.verifier.Run,
+	} {
+		front.Go(func() error {
+			if err := run(ctx); err != nil || ctx.Err() == nil {
+				return named(name, errors.Join(err, unexpected(ctx)))
+			}
+			return nil
+		})
+	}
+	err := front.Wait()
+	stop()
+	if e := back.Wait(); e != nil {
+		err = e
+	}
+	p.log.Info("stopped", "err", err)
+	return serveError(err)
+}
+
+// nameCluster puts the destination's id into the metrics once it is known.
+func (p *process) nameCluster(ctx context.Context) {
+	for p.broker.ClusterID() == "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.broker.Changed():
+		}
+	}
+	p.metrics.setCluster(version, p.broker.ClusterID())
+}
+
+// unexpected is an error while ctx goes on.
+func unexpected(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return errors.New("ended by itself")
+	}
+	return nil
+}
+
+func named(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// serveError gives errors that a wrong configuration causes the exit code for those.
+func serveError(err error) error {
+	var mismatch *broker.ClusterMismatchError
+	var taken *broker.NodeIDTakenError
+	switch {
+	case errors.As(err, &mismatch):
+		return usageError(err.Error(), "point destination at one cluster, or correct cluster_id; nothing was registered")
+	case errors.As(err, &taken):
+		return usageError(err.Error(), "choose node_ids that no broker of the destination has")
+	}
+	return err
+}

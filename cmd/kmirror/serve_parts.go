@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/broker"
+	"kmirror/internal/clientconf"
+	"kmirror/internal/verify"
+	"kmirror/proxy"
+)
+
+// legs are the options of our own connections: to brokers (with and without their addresses), controllers, replication.
+type legs struct{ bootstrap, client, controller, replication []kgo.Opt }
+
+// legs reads the client properties. Those of controllers and replication are the client's where they are not given.
+func (c *Config) legs() (l legs, err error) {
+	d := c.Destination
+	for _, leg := range []struct {
+		key   string
+		props map[string]string
+		into  *[]kgo.Opt
+	}{{"client", d.Client, &l.client}, {"controller_client", d.ControllerClient, &l.controller}, {"replication_client", d.ReplicationClient, &l.replication}} {
+		props := leg.props
+		if len(props) == 0 {
+			props = d.Client
+		}
+		if *leg.into, _, err = clientconf.Options(props); err != nil {
+			return l, usageError(fmt.Sprintf("destination.%s: %v", leg.key, err), "correct the configuration")
+		}
+	}
+	l.bootstrap = append(slices.Clone(l.client), kgo.SeedBrokers(d.BootstrapServers...), kgo.ClientID("kmirror"))
+	return l, nil
+}
+
+// address is where the admin listener is reached.
+func (a AdminConfig) address() string {
+	if a.Advertised != "" {
+		return a.Advertised
+	}
+	return a.Bind
+}
+
+// sockets are all listening sockets of the process. Each listener's addresses are those of the first node id; every further
+// node id has the next port.
+type sockets struct {
+	clients     []proxy.Listener
+	nodes       []broker.Node
+	admin, http net.Listener
+}
+
+func openSockets(cfg *Config) (s *sockets, err error) {
+	s = &sockets{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for i, id := range cfg.NodeIDs {
+		node := broker.Node{ID: id, Rack: cfg.Rack}
+		for _, l := range cfg.Listeners {
+			bind, err := shifted(l.Bind, i)
+			if err != nil {
+				return s, usageError(fmt.Sprintf("listeners: %s: %v", l.Name, err), "give bind as host:port")
+			}
+			host, port, err := split(l.Advertised, i)
+			if err != nil {
+				return s, usageError(fmt.Sprintf("listeners: %s: %v", l.Name, err), "give advertised as host:port")
+			}
+			sock, err := listen(bind)
+			if err != nil {
+				return s, err
+			}
+			s.clients = append(s.clients, proxy.Listener{Name: l.Name, Listen: sock, NodeID: id,
+				InterBroker: l.Name == cfg.Destination.InterBrokerListener || len(cfg.Listeners) == 1})
+			node.Listeners = append(node.Listeners, broker.Listener{Name: l.Name, Host: host, Port: port, SecurityProtocol: securityProtocols[l.Protocol]})
+		}
+		s.nodes = append(s.nodes, node)
+	}
+	if s.admin, err = listen(cfg.Admin.Bind); err != nil {
+		return s, err
+	}
+	if cfg.HTTP != "" {
+		s.http, err = listen(cfg.HTTP)
+	}
+	return s, err
+}
+
+// securityProtocols are Kafka's ids.
+var securityProtocols = map[string]int16{"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+func listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, usageError(err.Error(), "free the address or choose another; node ids after the first use the following ports")
+	}
+	return l, nil
+}
+
+func split(addr string, add int) (host string, port uint16, err error) {
+	h, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil || n == 0 || n+uint64(add) > 65535 {
+		return "", 0, fmt.Errorf("port %s is not in range", p)
+	}
+	return h, uint16(n) + uint16(add), nil
+}
+
+func shifted(addr string, add int) (string, error) {
+	h, p, err := split(addr, add)
+	return net.JoinHostPort(h, strconv.Itoa(int(p))), err
+}
+
+// close closes what is open; closing twice does no harm.
+func (s *sockets) close() {
+	for _, l := range s.clients {
+		l.Listen.Close()
+	}
+	for _, l := range []net.Listener{s.admin, s.http} {
+		if l != nil {
+			l.Close()
+		}
+	}
+}
+
+// nodeConfig is what DescribeConfigs shows of our node ids.
+func (p *process) nodeConfig(id int32) map[string]string {
+	return map[string]string{"node.id": strconv.Itoa(int(id)), "process.roles": "broker", "kmirror.version": version, "broker.rack": p.cfg.Rack,
+		"kmirror.admin": p.cfg.Admin.address()}
+}
+
+// verifySource finds out how to read the source of a mirror topic.
+func (p *process) verifySource(name, topic string) (verify.Source, error) {
+	def, ok := p.store.Mirror(name)
+	if !ok {
+		return verify.Source{}, &admin.Error{Code: 137, Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list", Exit: admin.ExitUsage}
+	}
+	opts, _, err := clientconf.Options(def.Config)
+	if err != nil {
+		return verify.Source{}, err
+	}
+	src := verify.Source{Opts: opts, Key: name + fmt.Sprint(def.Config)}
+	if t, ok := p.store.TopicByName(topic); ok && t.Mirror == name {
+		src.TopicID = t.SourceTopicID
+	}
+	return src, nil
+}
+
+// checkDestination connects to brokers and controllers as serve would, registers nowhere, and prints what it found.
+func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
+	l, err := cfg.legs()
+	if err != nil {
+		return err
+	}
+	s, err := openSockets(cfg)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	cl, err := kgo.NewClient(append(l.bootstrap, kgo.RetryTimeout(10*time.Second))...)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	meta, err := kadm.NewClient(cl).BrokerMetadata(ctx)
+	if err != nil {
+		return unreachableError("the destination's brokers at "+strings.Join(cfg.Destination.BootstrapServers, ", "), err)
+	}
+	if cfg.ClusterID != "" && meta.Cluster != cfg.ClusterID {
+		return usageError(fmt.Sprintf("the destination is cluster %s, cluster_id pins %s", meta.Cluster, cfg.ClusterID), "correct one of the two")
+	}
+	for _, b := range meta.Brokers {
+		if slices.Contains(cfg.NodeIDs, b.NodeID) {
+			fmt.Fprintf(out, "note: node id %d is registered now, at %s:%d: by an earlier run of kmirror, or by a real broker\n", b.NodeID, b.Host, b.Port)
+		}
+	}
+	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
+	for _, addr := range cfg.Destination.Controllers {
+		id, err := controllerCluster(ctx, addr, l.controller)
+		if err != nil {
+			return unreachableError("controller "+addr, err)
+		}
+		if id != meta.Cluster {
+			return usageError(fmt.Sprintf("controller %s is of cluster %s, the brokers are of %s", addr, id, meta.Cluster), "point both at one cluster")
+		}
+		fmt.Fprintf(out, "controller   %s answers\n", addr)
+	}
+	fmt.Fprintln(out, "listeners    all addresses are free\nnothing was registered")
+	return nil
+}
+
+func unreachableError(what string, err error) error {
+	return &admin.Error{Code: -1, Message: fmt.Sprintf("%s: %v", what, err), Hint: "check addresses, security settings and the network", Exit: admin.ExitUnreachable}
+}
+
+// controllerCluster asks one controller for its cluster id.
+func controllerCluster(ctx context.Context, addr string, opts []kgo.Opt) (string, error) {
+	cl, err := kgo.NewClient(append(slices.Clone(opts), kgo.SeedBrokers(addr))...)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.EndpointType = 2 // controllers
+	kr, err := cl.SeedBrokers()[0].Request(ctx, req)
+	if err != nil {
+		return "", err
+	}
+	return kr.(*kmsg.DescribeClusterResponse).ClusterID, nil
+}
