@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -156,6 +155,8 @@ type rig struct {
 	stop   func()
 }
 
+var parallel sync.Map
+
 type rigOption func(*Config, *MirrorConfig)
 
 func testLog() *slog.Logger {
@@ -172,6 +173,12 @@ var (
 
 // newRig starts a Leader of topic "orders" with all replicas in sync; partitions are mirrored once assigned.
 func newRig(t testing.TB, parts int, opts ...rigOption) *rig {
+	if p, ok := t.(*testing.T); ok {
+		if _, again := parallel.LoadOrStore(p.Name(), true); !again {
+			p.Cleanup(func() { parallel.Delete(p.Name()) })
+			p.Parallel() // most of the time is waiting
+		}
+	}
 	r := &rig{t: t, images: newFakeImages(topicName, parts, allFive, allFive), src: newFakeSource(t, 2)}
 	r.topic = r.src.topic(topicName, parts)
 	r.ctl = &fakeController{images: r.images}
@@ -280,7 +287,7 @@ type fakeReplica struct {
 
 func (r *rig) follower(id int32, parts int) *fakeFollower {
 	f := &fakeFollower{
-		r: r, id: id, node: 9001, brokerEpoch: int64(id) * 10, version: 17, leaderEpoch: 5, maxWait: 200,
+		r: r, id: id, node: 9001, brokerEpoch: int64(id) * 10, version: 17, leaderEpoch: 5, maxWait: 50,
 		maxBytes: 10 << 20, partBytes: 1 << 20,
 	}
 	for range parts {
@@ -495,5 +502,3 @@ func (r *rig) syncAll(want int64, fs ...*fakeFollower) {
 		}
 	}
 }
-
-const forever = math.MaxInt64

@@ -16,7 +16,7 @@ func (s *fakeSource) fill(g *fakeLog, end int64, size int) {
 func TestMirrorThreeFollowersOneRead(t *testing.T) {
 	r := newRig(t, 4)
 	for _, g := range r.topic.parts {
-		r.src.fill(g, 2000, 10000)
+		r.src.fill(g, 2000, 2000)
 	}
 	r.mirror(4)
 	fs := []*fakeFollower{r.follower(1, 4), r.follower(2, 4), r.follower(3, 4)}
@@ -35,9 +35,4 @@ func TestMirrorThreeFollowersOneRead(t *testing.T) {
 	if read != want {
 		t.Errorf("read %d bytes from the source, its logs have %d: RF 3 is to cost one read", read, want)
 	}
-	r.src.fill(r.topic.parts[1], 2010, 100)
-	for _, f := range fs {
-		f.parts = f.parts[:2]
-	}
-	_ = forever
 }

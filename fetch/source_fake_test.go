@@ -33,9 +33,11 @@ func batch(base int64, n int, epoch int32, size int) []byte {
 	for i := records.HeaderSize; i < len(b); i++ {
 		b[i] = byte(int(base) + i*7)
 	}
-	binary.BigEndian.PutUint32(b[17:], crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)))
+	binary.BigEndian.PutUint32(b[17:], crcOf(b))
 	return b
 }
+
+func crcOf(b []byte) uint32 { return crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)) }
 
 // fakeLog is one partition of the fake source; it behaves as a Kafka leader's log does.
 type fakeLog struct {
