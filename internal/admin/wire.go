@@ -29,8 +29,15 @@ type header struct {
 	clientID     string
 }
 
-// flexible reports whether the header is version 2 and the response's version 1 (ApiVersions' response: always 0).
-func (h header) flexible() bool { return h.key != keyApiVersions || h.version >= 3 }
+// flexible reports whether the header is version 2, and that of the response version 1 (ApiVersions: always 0). What is not
+// known here is taken for not flexible, so that its key can be named.
+func (h header) flexible() bool {
+	if h.key == keyApiVersions {
+		return h.version >= 3
+	}
+	_, ours := kip1279.Lookup(h.key)
+	return ours
+}
 
 func parseHeader(frame []byte) (header, []byte, error) {
 	r := kbin.Reader{Src: frame}
