@@ -201,7 +201,7 @@ func (p *partition) setAssignment(a Assignment, now time.Time) {
 		p.rollCall = p.rollCall && old.Role != RoleTruncate && old.Role != RoleStray && old.Role != RoleWait
 	}
 	p.src.fatal, p.src.err, p.src.retryAt = nil, nil, time.Time{}
-	if a.Role == RoleMirror || a.Role == RoleFrozen {
+	if reads(a.Role) {
 		p.attach()
 	}
 	p.advance(now)

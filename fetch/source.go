@@ -60,9 +60,13 @@ func (p *partition) logger() *slog.Logger {
 	return p.l.log.With("mirror", p.assign.Mirror, "topic", p.topic, "partition", p.id.Partition)
 }
 
+// reads reports whether a partition in a role looks at its source. In RoleTruncate only its metadata and epochs are read: the
+// source's leader epoch decides whether the destination's must be raised before anything is handed out.
+func reads(r Role) bool { return r == RoleMirror || r == RoleFrozen || r == RoleTruncate }
+
 // attach makes the mirror read this partition, if the mirror is known.
 func (p *partition) attach() {
-	if p.closed || p.src.mir != nil || p.assign.Role != RoleMirror && p.assign.Role != RoleFrozen {
+	if p.closed || p.src.mir != nil || !reads(p.assign.Role) {
 		if p.src.fet != nil {
 			p.src.fet.kick()
 		}

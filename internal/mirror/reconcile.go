@@ -148,7 +148,7 @@ func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Statu
 		return f
 	}
 	f.SLE, f.Blocked = st.SourceEpoch, st.EpochBlocked
-	f.Aligned = st.Role == replica.RoleTruncate && st.Truncated && st.RollCall && len(m.outOfSync(ip)) == 0
+	f.Aligned = st.Role == replica.RoleTruncate && st.Truncated && len(m.outOfSync(ip)) == 0
 	f.Flowing = st.Err == nil && !st.LastSourceFetch.IsZero() && st.Role == replica.RoleMirror
 	return f
 }
