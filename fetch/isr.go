@@ -273,7 +273,7 @@ func (p *partition) outcome(prop kraft.ISRProposal, out kraft.ISROutcome, err er
 		return
 	}
 	q.inFlight = false
-	wait := time.Second
+	wait := p.l.cfg.isrRetry
 	switch {
 	case err != nil:
 		q.unknown = true
@@ -281,7 +281,7 @@ func (p *partition) outcome(prop kraft.ISRProposal, out kraft.ISROutcome, err er
 		// The proposal was the ISR as it is, and nothing that went before it was applied.
 		q.members, q.unknown = nil, false
 	case out.ErrorCode == 0 || out.ErrorCode == kerr.NewLeaderElected.Code:
-		q.unknown, wait = true, 10*time.Second // the image is on its way
+		q.unknown, wait = true, 10*wait // the image is on its way
 	case out.ErrorCode == kerr.InvalidUpdateVersion.Code || out.ErrorCode == kerr.FencedLeaderEpoch.Code:
 		// Something newer exists, maybe what an earlier try of the same proposal did: the image will tell (KAFKA-14154).
 		q.unknown = true
@@ -309,7 +309,7 @@ func (l *Leader) kickISR(p *partition) {
 
 // runISR proposes ISRs, many partitions in a request and one request at a time.
 func (l *Leader) runISR(ctx context.Context) {
-	every := min(l.cfg.ReplicaLag/4+time.Millisecond, time.Second)
+	every := min(l.cfg.ReplicaLag/4+time.Millisecond, l.cfg.isrRetry)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

@@ -50,6 +50,8 @@ type Config struct {
 	// ReplicaLag is how long an ISR member may go without having caught up (replica.lag.time.max.ms).
 	ReplicaLag time.Duration
 	Observer   Observer
+
+	isrRetry time.Duration // before a refused proposal is made again; a second
 }
 
 // MirrorConfig says how to read one source cluster.
@@ -117,6 +119,9 @@ func NewLeader(cfg Config) (*Leader, error) {
 	}
 	if cfg.ReplicaLag == 0 {
 		cfg.ReplicaLag = DefaultReplicaLag
+	}
+	if cfg.isrRetry == 0 {
+		cfg.isrRetry = time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

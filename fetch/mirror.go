@@ -77,10 +77,10 @@ func newMirror(l *Leader, cfg MirrorConfig) (*mirror, error) {
 func (m *mirror) start(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ctx, m.cancel = context.WithCancel(ctx)
-	for _, run := range []func(context.Context){m.runRefresh, m.runLoad} {
-		m.wg.Go(func() { run(m.ctx) })
-	}
+	ctx, m.cancel = context.WithCancel(ctx)
+	m.ctx = ctx
+	m.wg.Go(func() { m.runRefresh(ctx) })
+	m.wg.Go(func() { m.runLoad(ctx) })
 }
 
 // stop ends and joins all goroutines and closes the connections.

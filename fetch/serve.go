@@ -51,12 +51,13 @@ func (r *answer) setDiverging(d Divergence, hw int64) {
 // find returns the partition that a follower means, or the error that a broker would give.
 func (l *Leader) find(a *asked, c *caller, img *kraft.Image) (p *partition, code int16, held bool) {
 	var t *kraft.Topic
+	unread := img.Offset < 0 // nothing of the metadata log has been seen
 	if c.byID {
 		if t = img.Topics[a.topic]; t == nil {
-			return nil, kerr.UnknownTopicID.Code, false
+			return nil, kerr.UnknownTopicID.Code, unread
 		}
 	} else if t = img.TopicByName(a.name); t == nil {
-		return nil, kerr.UnknownTopicOrPartition.Code, false
+		return nil, kerr.UnknownTopicOrPartition.Code, unread
 	}
 	if a.index < 0 || int(a.index) >= len(t.Partitions) {
 		return nil, kerr.UnknownTopicOrPartition.Code, false
@@ -78,7 +79,10 @@ func (l *Leader) answer(a *asked, c *caller, limit int, one bool, r *answer, buf
 			p, code, held := l.find(a, c, l.image())
 			if p == nil {
 				r.setError(code)
-				r.held = held
+				if held {
+					r.setError(kerr.UnknownLeaderEpoch.Code)
+					r.held = true
+				}
 				return bufs
 			}
 			a.p = p
