@@ -37,6 +37,8 @@ type Data interface {
 	HighWatermark(id protocol.PartitionID) (int64, bool)
 }
 
+var _ Data = (*fetch.Leader)(nil)
+
 // Mirrors knows which topics of the destination are read-only.
 type Mirrors interface {
 	// MirrorOf returns the mirror that writes the topic, never "", and "", false when the topic is anybody's to write.

@@ -676,6 +676,35 @@ func TestSASL(t *testing.T) {
 			}
 		}
 	})
+	t.Run("replicas that the client is not authenticated at", func(t *testing.T) {
+		var other int32
+		asker := askerFunc(func(broker int32, req kmsg.Request) (kmsg.Response, error) {
+			if broker != other {
+				t.Errorf("broker %d was asked, want %d", broker, other)
+			}
+			h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion()}
+			return offsetScript(t, map[int64]int64{-2: 12}, 65)(h, req.AppendTo(nil)), nil
+		})
+		for want, with := range map[int16]Asker{codeOffsetNotAvailable: nil, 0: asker} {
+			w := newWorld(t, sasl, func(_ *world, cfg *Config) { cfg.Asker = with })
+			c := w.dial()
+			c.ask(handshake)
+			home := int32(1)
+			for len(w.brokers[home].requests()) == 0 {
+				home++
+			}
+			other = home%3 + 1
+			w.setISR(node, other)
+			resp := c.ask(listRequest(7, -1, 0, "m", -2)).(*kmsg.ListOffsetsResponse)
+			if got := resp.Topics[0].Partitions[0].ErrorCode; got != want {
+				t.Errorf("offsets: error %d, want %d", got, want)
+			}
+			// Records are the client's own to read, or nobody's.
+			if p := firstFetched(c.ask(fetchRequest(10, "m", 20))); p.ErrorCode != codeNotLeader {
+				t.Errorf("old fetch: error %d, want %d", p.ErrorCode, codeNotLeader)
+			}
+		}
+	})
 	t.Run("version 0 is refused", func(t *testing.T) {
 		w := newWorld(t, sasl)
 		old := kmsg.NewPtrSASLHandshakeRequest()
@@ -693,6 +722,12 @@ func TestSASL(t *testing.T) {
 		c.send(1, metadataRequest())
 		c.closed()
 	})
+}
+
+type askerFunc func(broker int32, req kmsg.Request) (kmsg.Response, error)
+
+func (f askerFunc) Ask(_ context.Context, broker int32, req kmsg.Request) (kmsg.Response, error) {
+	return f(broker, req)
 }
 
 func emptyFetch(_ context.Context, req *kmsg.FetchRequest, _, corr int32) (net.Buffers, error) {

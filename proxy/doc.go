@@ -12,8 +12,9 @@
 //     written. With acks=0 the connection is closed, as brokers do.
 //   - Consumers. A consumer of a partition that we lead is sent to an in-sync real replica (KIP-392). Fetch versions below 11
 //     can't be sent away: they are asked of such a replica in version 11 and the answer is encoded anew.
-//   - DescribeProducers of a mirror partition is asked of an in-sync replica; where that one only answers as leader, the
-//     error is POLICY_VIOLATION with a text, not NOT_LEADER, which admin clients would retry until they time out.
+//   - DescribeProducers of a mirror partition is asked of an in-sync replica: brokers answer it as followers too (seen with
+//     4.4.0). Should one not, the error is POLICY_VIOLATION with a text, not NOT_LEADER, which admin clients would retry
+//     until they time out.
 //   - Share groups can't read what we lead: INVALID_REQUEST with a text.
 //   - Requests between brokers or to controllers that no listener advertises close the connection, as with brokers.
 //   - SASL is relayed. On a SASL listener nothing but ApiVersions is answered before the broker upstream has answered a

@@ -258,7 +258,7 @@ func (f *fixedImage) edit(change func(*kraft.Image)) {
 	defer f.mu.Unlock()
 	img := *f.img
 	img.Brokers, img.Topics = make(map[int32]*kraft.Broker), make(map[protocol.UUID]*kraft.Topic)
-	img.Configs = maps.Clone(f.img.Configs)
+	img.Configs, img.Names = maps.Clone(f.img.Configs), maps.Clone(f.img.Names)
 	for id, b := range f.img.Brokers {
 		broker := *b
 		broker.Endpoints = slices.Clone(b.Endpoints)
@@ -349,7 +349,7 @@ func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
 		Images:    w.image, ClusterID: func() string { return "cluster" }, Leader: w.data,
 		Mirrors:      fakeMirrors{"m": "east"},
 		Owns:         func(id int32) bool { return id >= 9000 },
-		Log:          slog.New(slog.NewTextHandler(w.log, nil)),
+		Log:          slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		DrainTimeout: 5 * time.Second,
 	}
 	for _, f := range change {
