@@ -195,6 +195,7 @@ func newRig(t testing.TB, parts int, opts ...rigOption) *rig {
 		t.Fatal(err)
 	}
 	r.run()
+	r.until("led", func(s Status) bool { return s.Leader == 9001 })
 	return r
 }
 

@@ -57,7 +57,7 @@ func (p *partition) count(id int32, f *follower, offset int64, lastEpoch int32, 
 	p.handed = max(p.handed, lastEpoch)
 	end := p.servable()
 	if p.assign.Role == RoleFrozen {
-		end = min(end, offset)
+		end = offset // nobody can get more
 	}
 	switch {
 	case offset >= end:

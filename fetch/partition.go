@@ -223,8 +223,14 @@ func (p *partition) follower(id int32) *follower {
 	return f
 }
 
-// end is our log end as leader: what was read from the source or is known to be on followers.
-func (p *partition) end() int64 { return max(p.src.next, p.learnt, 0) }
+// end is our log end as leader: what was read from the source or is known to be on followers. A frozen log ends where
+// followers end.
+func (p *partition) end() int64 {
+	if p.assign.Role == RoleFrozen {
+		return p.learnt
+	}
+	return max(p.src.next, p.learnt, 0)
+}
 
 // servable is the part of end that followers can have under this leader epoch.
 func (p *partition) servable() int64 {

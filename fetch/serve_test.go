@@ -1,0 +1,549 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+)
+
+func TestFencing(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.fill(r.topic.parts[0], 10, 20)
+	r.mirror(1)
+	r.syncAll(10, r.three()...)
+	for name, tt := range map[string]struct {
+		change func(f *fakeFollower, q *kmsg.FetchRequest)
+		code   int16
+	}{
+		"fine":               {func(*fakeFollower, *kmsg.FetchRequest) {}, 0},
+		"no epoch":           {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].CurrentLeaderEpoch = -1 }, 0},
+		"older leader epoch": {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].CurrentLeaderEpoch = 4 }, 74},
+		"newer leader epoch": {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].CurrentLeaderEpoch = 6 }, 75},
+		"not the leader":     {func(f *fakeFollower, q *kmsg.FetchRequest) { f.node = 9002 }, 6},
+		"older epoch, other leader": {func(f *fakeFollower, q *kmsg.FetchRequest) {
+			f.node = 9002
+			q.Topics[0].Partitions[0].CurrentLeaderEpoch = 4
+		}, 6},
+		"not a replica":      {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.ReplicaState.ID, q.ReplicaState.Epoch = 4, 40 }, 75},
+		"unknown topic id":   {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].TopicID[3]++ }, 100},
+		"unknown topic name": {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Version, q.Topics[0].Topic = 12, "x" }, 3},
+		"known topic name":   {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Version = 11 }, 0},
+		"unknown partition":  {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].Partition = 7 }, 3},
+		"negative partition": {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].Partition = -1 }, 3},
+		"older broker epoch": {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.ReplicaState.Epoch = 9 }, 77},
+		"negative offset":    {func(_ *fakeFollower, q *kmsg.FetchRequest) { q.Topics[0].Partitions[0].FetchOffset = -1 }, 1},
+		"beyond all, without epoch": {func(_ *fakeFollower, q *kmsg.FetchRequest) {
+			q.Topics[0].Partitions[0].FetchOffset, q.Topics[0].Partitions[0].LastFetchedEpoch = 50, -1
+		}, 1},
+	} {
+		f := r.follower(1, 1)
+		q := f.request()
+		q.MaxWaitMillis, q.SessionEpoch = 0, -1
+		tt.change(f, q)
+		reply, err := r.l.Fetch(context.Background(), q, f.node)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		resp := decodeReply(t, reply, q.Version)
+		if p := resp.Topics[0].Partitions[0]; p.ErrorCode != tt.code || tt.code != 0 && (p.HighWatermark != -1 || len(p.RecordBatches) > 0) {
+			t.Errorf("%s: code %d, high watermark %d, want code %d", name, p.ErrorCode, p.HighWatermark, tt.code)
+		}
+	}
+	for _, change := range []func(*kmsg.FetchRequest){
+		func(q *kmsg.FetchRequest) { q.Version = 10 },
+		func(q *kmsg.FetchRequest) { q.Version = 19 },
+		func(q *kmsg.FetchRequest) { q.ReplicaState.ID = -1 },
+	} {
+		q := r.follower(1, 1).request()
+		change(q)
+		if _, err := r.l.Fetch(context.Background(), q, 9001); err == nil {
+			t.Errorf("a request that is no follower's is answered: version %d", q.Version)
+		}
+	}
+}
+
+func TestKAFKA14704WatermarkOfADivergenceIsBelowIt(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() {
+		g.lead(1, 2)
+		g.add(batch(0, 10, 2, 20))
+		g.lead(1, 4)
+		g.add(batch(10, 10, 4, 20))
+	})
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(20, fs...)
+	f := r.follower(1, 1)
+	f.parts[0].plant(batch(0, 10, 2, 20), batch(10, 10, 3, 20))
+	q := f.request()
+	q.SessionEpoch, q.MaxWaitMillis = -1, 5000
+	reply, err := r.l.Fetch(context.Background(), q, 9001)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := decodeReply(t, reply, q.Version).Topics[0].Partitions[0]
+	if p.DivergingEpoch.Epoch != 2 || p.DivergingEpoch.EndOffset != 10 || p.HighWatermark > 10 || p.ErrorCode != 0 {
+		t.Errorf("answer %+v", p)
+	}
+}
+
+func TestFollowerAheadIsNotCutBeforeTheSourceIsAskedAgain(t *testing.T) {
+	// After a restart what we know of the source's end may be older than what followers have.
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.fill(g, 50, 20)
+	r.mirror(1)
+	r.loaded()
+	r.src.fill(g, 100, 20)
+	fs := r.three()
+	for _, f := range fs {
+		for b := int64(0); b < 100; b += 10 {
+			f.parts[0].plant(batch(b, 10, 0, 20))
+		}
+	}
+	r.syncAll(100, fs...)
+	for _, f := range fs {
+		if f.parts[0].diverged != 0 {
+			t.Errorf("follower %d was cut", f.id)
+		}
+	}
+}
+
+func TestFollowersOfAnotherHistoryConverge(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() {
+		for i, e := range []int32{2, 2, 4, 7} {
+			g.lead(1, e)
+			g.add(batch(int64(i*10), 10, e, 20))
+		}
+	})
+	r.images.part(func(p *kraft.Partition) { p.LeaderEpoch = 20 })
+	fs := r.three()
+	fs[0].parts[0].plant(batch(0, 10, 2, 20), batch(10, 10, 3, 25), batch(20, 10, 9, 25), batch(30, 30, 12, 25))
+	fs[1].parts[0].plant(batch(0, 40, 1, 30), batch(40, 10, 5, 25), batch(50, 10, 6, 25))
+	for _, f := range fs {
+		f.leaderEpoch = 20
+	}
+	r.mirror(1)
+	r.syncAll(40, fs...)
+	for _, f := range fs {
+		sameBytes(t, f.parts[0].log, g.bytes())
+	}
+}
+
+func TestRoleTruncate(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.fill(g, 40, 20)
+	a := r.assignment(0)
+	a.Role = RoleTruncate
+	a.TruncateTo = Divergence{Epoch: 3, EndOffset: 20}
+	r.l.Assign(a)
+	fs := r.three()
+	fs[0].parts[0].plant(batch(0, 20, 3, 20), batch(20, 10, 3, 25), batch(30, 10, 4, 25))
+	fs[1].parts[0].plant(batch(0, 10, 3, 20), batch(10, 5, 4, 25))
+	fs[2].parts[0].plant(batch(0, 10, 2, 20))
+	for _, f := range fs[:2] {
+		for range 4 {
+			if f.once(); f.parts[0].hw >= 0 {
+				t.Fatalf("a high watermark while truncating")
+			}
+		}
+		if r.status().Truncated {
+			t.Fatal("truncated without 3")
+		}
+	}
+	fs[2].once()
+	if s := r.status(); !s.Truncated || fs[0].parts[0].next != 20 || fs[1].parts[0].next != 10 || fs[2].parts[0].next != 10 {
+		t.Fatalf("ends %d %d %d, %+v", fs[0].parts[0].next, fs[1].parts[0].next, fs[2].parts[0].next, s)
+	}
+	if fs[2].parts[0].diverged != 0 || fs[2].parts[0].code != 75 {
+		t.Errorf("a follower below is to be held: %+v", fs[2].parts[0])
+	}
+	a.TruncateTo = Divergence{}
+	r.l.Assign(a)
+	for _, f := range fs {
+		f.once()
+		f.once()
+		if f.parts[0].next != 0 {
+			t.Errorf("{0, 0} left follower %d at %d", f.id, f.parts[0].next)
+		}
+	}
+	r.mirror(1)
+	r.syncAll(40, fs...)
+	sameBytes(t, fs[1].parts[0].log, g.bytes())
+}
+
+func TestRoleFrozen(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.fill(g, 50, 20)
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(50, fs...)
+	a := r.assignment(0)
+	a.Role = RoleFrozen
+	r.l.Assign(a)
+	r.src.fill(g, 100, 20)
+	for range 3 {
+		for _, f := range fs {
+			if f.once(); f.parts[0].next != 50 || f.parts[0].code != 0 {
+				t.Fatalf("follower %d at %d, code %d", f.id, f.parts[0].next, f.parts[0].code)
+			}
+		}
+	}
+	if hw, ok := r.l.HighWatermark(r.id()); !ok || hw != 50 {
+		t.Errorf("high watermark %d", hw)
+	}
+	if e, end, ok := r.l.EpochEnd(r.id(), 3); !ok || e != 0 || end != 50 {
+		t.Errorf("epoch end %d %d %v", e, end, ok)
+	}
+	r.mirror(1)
+	r.syncAll(100, fs...)
+	sameBytes(t, fs[0].parts[0].log, g.bytes())
+}
+
+func TestRoleFrozenAfterRestartWithoutSource(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.assignment(0)
+	a.Role, a.Mirror = RoleFrozen, "gone"
+	r.l.Assign(a)
+	fs := r.three()
+	fs[0].parts[0].plant(batch(0, 10, 0, 20), batch(10, 10, 0, 20))
+	fs[1].parts[0].plant(batch(0, 10, 0, 20))
+	fs[2].parts[0].plant(batch(0, 10, 0, 20))
+	r.syncAll(10, fs...)
+	if hw, ok := r.l.HighWatermark(r.id()); !ok || hw != 10 {
+		t.Errorf("high watermark %d", hw)
+	}
+}
+
+func TestRoleStray(t *testing.T) {
+	r := newRig(t, 1)
+	r.images.edit(func(img *kraft.Image) {
+		img.Topics[destID].Partitions[0].ISR = []int32{9001, 1}
+		img.Topics[destID].Partitions[0].Replicas = []int32{9001, 1, 2, 3}
+	})
+	r.until("image", func(s Status) bool { return len(s.ISR) < 5 })
+	r.l.Assign(Assignment{ID: r.id(), Topic: topicName, Role: RoleStray})
+	f1, f2, f3 := r.follower(1, 1), r.follower(2, 1), r.follower(3, 1)
+	f1.parts[0].plant(batch(0, 50, 0, 20))
+	f2.parts[0].plant(batch(0, 50, 0, 20))
+	for range 3 {
+		f1.once()
+		f2.once()
+		f3.once()
+	}
+	r.until("2 in the ISR", func(s Status) bool { return slices.Contains(s.ISR, 2) })
+	s := r.status()
+	if f1.parts[0].hw != 50 || f1.parts[0].code != 0 || f3.parts[0].next != 0 || slices.Contains(s.ISR, 3) {
+		t.Errorf("high watermark %d, 3 at %d, %+v", f1.parts[0].hw, f3.parts[0].next, s)
+	}
+}
+
+func TestRoleStrayWithoutAnyRecord(t *testing.T) {
+	r := newRig(t, 1)
+	r.images.edit(func(img *kraft.Image) {
+		img.Topics[destID].Partitions[0].ISR = []int32{9001}
+		img.Topics[destID].Partitions[0].Replicas = []int32{9001, 1, 2}
+	})
+	r.until("image", func(s Status) bool { return len(s.ISR) < 5 })
+	r.l.Assign(Assignment{ID: r.id(), Topic: topicName, Role: RoleStray})
+	f1, f2 := r.follower(1, 1), r.follower(2, 1)
+	r.syncAll(0, f1, f2)
+	r.until("both in the ISR", func(s Status) bool { return slices.Contains(s.ISR, 1) && slices.Contains(s.ISR, 2) })
+}
+
+func TestRoleWait(t *testing.T) {
+	r := newRig(t, 1)
+	r.until("led", func(s Status) bool { return s.Leader == 9001 })
+	f := r.follower(1, 1)
+	if p := f.once(); p.code != 75 || p.hw >= 0 {
+		t.Errorf("code %d, high watermark %d", p.code, p.hw)
+	}
+	r.src.fill(r.topic.parts[0], 10, 20)
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(10, fs...)
+	r.l.Unassign(r.id())
+	if p := fs[0].once(); p.next != 10 || r.status().Role != RoleWait {
+		t.Errorf("after Unassign: %+v", p)
+	}
+}
+
+func TestEpochBlockedUntilBumped(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() {
+		g.add(batch(0, 10, 0, 20))
+		g.lead(1, 5)
+		g.add(batch(10, 10, 5, 20))
+		g.lead(1, 6)
+		g.add(batch(20, 10, 6, 20))
+	})
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(20, fs...)
+	r.until("blocked", func(s Status) bool { return s.EpochBlocked && s.HighWatermark == 20 })
+	for _, f := range fs {
+		if f.once(); f.parts[0].next != 20 {
+			t.Fatalf("a batch of epoch 6 was handed out under epoch 5")
+		}
+	}
+	r.images.part(func(p *kraft.Partition) { p.Leader, p.LeaderEpoch = 9002, 16 })
+	for _, f := range fs {
+		f.node, f.leaderEpoch, f.session, f.epoch = 9002, 16, 0, 0
+	}
+	r.syncAll(30, fs...)
+	if s := r.status(); s.EpochBlocked || s.LastEpoch != 6 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestEpochBlockedNobodyIsShrunk(t *testing.T) {
+	const lag = 100 * time.Millisecond
+	r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.ReplicaLag = lag })
+	g := r.topic.parts[0]
+	r.src.do(func() { g.add(batch(0, 10, 0, 20)); g.lead(1, 6); g.add(batch(10, 10, 6, 20)) })
+	r.mirror(1)
+	r.syncAll(10, r.three()...)
+	time.Sleep(3 * lag)
+	if n := len(r.ctl.taken()); n != 0 {
+		t.Errorf("proposed %+v", r.ctl.taken())
+	}
+}
+
+func TestTopicDeletedWhileInFlight(t *testing.T) {
+	r := newRig(t, 2)
+	r.src.fill(r.topic.parts[0], 100, 20)
+	r.mirror(2)
+	fs := []*fakeFollower{r.follower(1, 2), r.follower(2, 2), r.follower(3, 2)}
+	r.syncAll(0, fs...)
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	for _, f := range fs {
+		f.maxWait = 5000
+		wg.Go(func() {
+			for f.parts[0].code != 100 && f.fetch(ctx) != nil {
+			}
+			if f.parts[0].code != 100 {
+				t.Errorf("follower %d: code %d", f.id, f.parts[0].code)
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	r.images.edit(func(img *kraft.Image) { delete(img.Topics, destID); delete(img.Names, topicName) })
+	wg.Wait()
+	if n := r.l.memory.Load(); n != 0 {
+		t.Errorf("%d bytes are held for nobody", n)
+	}
+}
+
+func TestLongPollIsWokenByDataAndByTheWatermark(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.fill(g, 10, 20)
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(10, fs...)
+	for _, f := range fs {
+		f.maxWait = 20_000
+	}
+	begin := time.Now()
+	time.AfterFunc(20*time.Millisecond, func() { r.src.fill(g, 20, 20) })
+	r.syncAll(20, fs...)
+	time.AfterFunc(20*time.Millisecond, func() { r.src.fill(g, 30, 20) })
+	r.syncAll(30, fs...)
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("two batches took %v: somebody slept through", d)
+	}
+}
+
+func TestLongPollWaitsForMinBytesAndEndsInTime(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.fill(r.topic.parts[0], 10, 20)
+	r.mirror(1)
+	r.syncAll(10, r.three()...)
+	f := r.follower(1, 1)
+	q := f.request()
+	q.SessionEpoch, q.MinBytes, q.MaxWaitMillis = -1, 1<<20, 60
+	begin := time.Now()
+	if _, err := r.l.Fetch(context.Background(), q, 9001); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d < 50*time.Millisecond || d > 2*time.Second {
+		t.Errorf("waited %v", d)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	q.MaxWaitMillis = 60_000
+	if _, err := r.l.Fetch(ctx, q, 9001); err != context.Canceled {
+		t.Errorf("a fetch of a closed connection ends with %v", err)
+	}
+	go r.stop()
+	if _, err := r.l.Fetch(context.Background(), q, 9001); err != ErrStopped {
+		t.Errorf("a fetch at a stopped leader ends with %v", err)
+	}
+}
+
+func TestMirrorLeaderEpochTags(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() { g.lead(1, 3); g.add(batch(0, 10, 3, 20)) })
+	r.mirror(1)
+	r.syncAll(10, r.three()...)
+	ask := func(v int32) ([]byte, bool) {
+		f := r.follower(1, 1)
+		q := f.request()
+		q.SessionEpoch, q.MaxWaitMillis = -1, 0
+		if v >= 0 {
+			q.Topics[0].Partitions[0].UnknownTags.Set(2, binary.BigEndian.AppendUint32(nil, uint32(v)))
+		}
+		reply, err := r.l.Fetch(context.Background(), q, 9001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tag []byte
+		found := false
+		decodeReply(t, reply, q.Version).Topics[0].Partitions[0].UnknownTags.Each(func(k uint32, b []byte) {
+			if k == 3 {
+				tag, found = b, true
+			}
+		})
+		return tag, found
+	}
+	if b, ok := ask(0); !ok || !bytes.Equal(b, []byte{0, 0, 0, 3}) {
+		t.Errorf("tag 3 is %v", b)
+	}
+	if _, ok := ask(-1); ok {
+		t.Error("tag 3 for a request without tag 2")
+	}
+}
+
+func TestLaggingFollowerIsServedBelowTheWindow(t *testing.T) {
+	r := newRig(t, 1, func(c *Config, m *MirrorConfig) {
+		c.WindowBytes = 64 << 10
+		m.MaxBytes = 16 << 10
+	})
+	r.images.edit(func(img *kraft.Image) { img.Topics[destID].Partitions[0].ISR = []int32{9001, 9002, 1, 2} })
+	r.until("led", func(s Status) bool { return len(s.ISR) == 4 })
+	g := r.topic.parts[0]
+	r.src.fill(g, 2000, 2000)
+	r.mirror(1)
+	f1, f2, f3, late := r.follower(1, 1), r.follower(2, 1), r.follower(3, 1), r.follower(3, 1)
+	r.syncAll(2000, f1, f2)
+	if n := r.l.memory.Load(); n > 128<<10 {
+		t.Errorf("%d bytes held with a window of 64 KiB", n)
+	}
+	_ = f3
+	late.partBytes = 5000
+	r.syncAll(2000, late)
+	late.once()
+	sameBytes(t, late.parts[0].log, g.bytes())
+	r.until("3 in the ISR", func(s Status) bool { return slices.Contains(s.ISR, 3) })
+	if s := r.status(); s.FetchedBytes > 5*int64(len(g.bytes()))/2 {
+		t.Errorf("read %d bytes for two times %d", s.FetchedBytes, len(g.bytes()))
+	}
+}
+
+func TestWindowIsBoundedWhenAMemberIsSilent(t *testing.T) {
+	r := newRig(t, 1, func(c *Config, m *MirrorConfig) {
+		c.WindowBytes = 64 << 10
+		m.MaxBytes = 16 << 10
+	})
+	g := r.topic.parts[0]
+	r.src.fill(g, 2000, 2000)
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(0, fs...) // the roll call
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, f := range fs[:2] {
+		wg.Go(func() { f.loop(ctx) })
+	}
+	// 3 is silent: after a second the others go on without it, and the window does not grow.
+	r.until("others at the end", func(s Status) bool {
+		if n := r.l.memory.Load(); n > 128<<10 {
+			t.Fatalf("%d bytes held", n)
+		}
+		return s.Followers[1].FetchOffset == 2000 && s.Followers[2].FetchOffset == 2000
+	})
+	if hw, _ := r.l.HighWatermark(r.id()); hw >= 2000 {
+		t.Errorf("high watermark %d passed a member that has not fetched it", hw)
+	}
+	wg.Go(func() { fs[2].loop(ctx) })
+	r.until("3 at the end", func(s Status) bool { return s.HighWatermark == 2000 })
+	cancel()
+	wg.Wait()
+	sameBytes(t, fs[2].parts[0].log, g.bytes())
+}
+
+func TestEpochEnd(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	if _, _, ok := r.l.EpochEnd(r.id(), 1); ok {
+		t.Error("an answer before anything is known")
+	}
+	r.src.do(func() {
+		for i, e := range []int32{1, 3, 4} {
+			g.lead(1, e)
+			g.add(batch(int64(i*10), 10, e, 20))
+		}
+	})
+	r.mirror(1)
+	r.syncAll(30, r.three()...)
+	for _, tt := range []struct {
+		ask, e int32
+		end    int64
+	}{{0, 0, 0}, {1, 1, 10}, {2, 1, 10}, {3, 3, 20}, {4, 4, 30}, {5, 4, 30}, {99, 4, 30}} {
+		if e, end, ok := r.l.EpochEnd(r.id(), tt.ask); !ok || e != tt.e || end != tt.end {
+			t.Errorf("epoch %d: %d ends at %d (%v), want %d at %d", tt.ask, e, end, ok, tt.e, tt.end)
+		}
+	}
+	if _, _, ok := r.l.EpochEnd(r.id(), -1); ok {
+		t.Error("an answer for epoch -1")
+	}
+	if _, _, ok := r.l.EpochEnd(protocol.PartitionID{}, 1); ok {
+		t.Error("an answer for a partition that nobody knows")
+	}
+}
+
+func TestMirrorsComeAndGo(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.fill(r.topic.parts[0], 10, 20)
+	a := r.assignment(0)
+	a.Mirror = "later"
+	r.l.Assign(a)
+	r.until("says why", func(s Status) bool { return s.Err != nil })
+	cfg := MirrorConfig{Name: "later", Opts: r.src.opts(), WaitMax: 20 * time.Millisecond}
+	if err := r.l.AddMirror(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.l.AddMirror(cfg); err == nil {
+		t.Error("the same mirror twice")
+	}
+	fs := r.three()
+	r.syncAll(10, fs...)
+	r.l.RemoveMirror("later")
+	r.l.RemoveMirror("later")
+	if s := r.status(); s.Err == nil {
+		t.Error("no error without a mirror")
+	}
+	if err := r.l.AddMirror(cfg); err != nil {
+		t.Fatal(err)
+	}
+	r.src.fill(r.topic.parts[0], 20, 20)
+	r.syncAll(20, fs...)
+}
