@@ -77,7 +77,7 @@ func refusedBy(out string, err error, sign string) error {
 
 // tryTransaction writes within a transaction, and aborts it as a client must.
 func (d *demo) tryTransaction(ctx context.Context, id string) error {
-	cl, err := d.kafka(d.b, kgo.TransactionalID(id), kgo.RecordRetries(4), kgo.AllowIdempotentProduceCancellation(),
+	cl, err := d.kafka(d.b, kgo.TransactionalID(id), kgo.RecordRetries(4),
 		kgo.RecordDeliveryTimeout(4*time.Second))
 	if err != nil {
 		return err
@@ -202,6 +202,9 @@ func (d *demo) noPending(ctx context.Context) (string, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	pending, err := kadm.NewClient(cl).ListTransactions(ctx, nil, []string{"PrepareAbort", "PrepareCommit"})
+	if shards, ok := errors.AsType[*kadm.ShardErrors](err); ok && len(shards.Errs) > 0 {
+		return fmt.Sprintf("ListTransactions at broker %d: %v", shards.Errs[0].Broker.NodeID, shards.Errs[0].Err), false, nil
+	}
 	if err != nil {
 		return err.Error(), false, nil
 	}
