@@ -273,7 +273,7 @@ func (p *partition) read(a *asked, f *follower, limit int, one bool, r *answer, 
 			return bufs
 		}
 	}
-	bufs, n, last, _, _ := cs.read(bufs, a.offset, limit, p.leaderEpoch, one)
+	bufs, n, last := cs.read(bufs, a.offset, limit, p.leaderEpoch, one)
 	r.hi, r.size = len(bufs), n
 	if n > 0 {
 		p.handed = max(p.handed, last)

@@ -100,15 +100,15 @@ func (c *chunk) seek(offset int64) int {
 }
 
 // cut returns where a read from pos ends that may take limit bytes and no epoch above maxEpoch; with one it takes at
-// least one batch where the epoch allows. blocked: the epoch, not the limit, ended it.
-func (c *chunk) cut(pos, limit int, maxEpoch int32, one bool) (end int, blocked bool) {
-	end = len(c.data)
+// least one batch where the epoch allows.
+func (c *chunk) cut(pos, limit int, maxEpoch int32, one bool) int {
+	end := len(c.data)
 	if maxEpoch >= 0 && c.lastEpoch > maxEpoch {
 		i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].epoch > maxEpoch })
-		end, blocked = max(pos, c.marks[i].pos), true
+		end = max(pos, c.marks[i].pos)
 	}
 	if end-pos <= limit {
-		return end, blocked
+		return end
 	}
 	i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].pos > pos+limit })
 	at := pos
@@ -122,7 +122,7 @@ func (c *chunk) cut(pos, limit int, maxEpoch int32, one bool) (end int, blocked 
 		}
 		at += n
 	}
-	return min(at, end), false
+	return min(at, end)
 }
 
 // chunks is a run of chunks without a gap: each one's from is the next of the one before.
@@ -138,29 +138,26 @@ func (cs chunks) find(offset int64) int {
 }
 
 // read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch. With one a
-// first batch above the limit still comes, as in Kafka. next is the offset after what was read.
-func (cs chunks) read(bufs [][]byte, offset int64, limit int, maxEpoch int32, one bool) (_ [][]byte, n int, last int32, next int64, blocked bool) {
-	last, next = -1, offset
+// first batch above the limit still comes, as in Kafka. n is the bytes read, last the epoch of the last batch or -1.
+func (cs chunks) read(bufs [][]byte, offset int64, limit int, maxEpoch int32, one bool) (_ [][]byte, n int, last int32) {
+	last = -1
 	for i := cs.find(offset); i >= 0 && i < len(cs); i++ {
 		c := cs[i]
 		pos := 0
 		if n == 0 {
 			pos = c.seek(offset)
 		}
-		end, stop := c.cut(pos, limit-n, maxEpoch, one && n == 0)
+		end := c.cut(pos, limit-n, maxEpoch, one && n == 0)
 		if end > pos {
 			bufs = append(bufs, c.data[pos:end:end])
 			n += end - pos
-			last, next = c.epochBefore(end), c.next
+			last = c.epochBefore(end)
 		}
 		if end < len(c.data) {
-			if end > pos {
-				next = records.Batch(c.data[end:]).BaseOffset()
-			}
-			return bufs, n, last, next, stop
+			break
 		}
 	}
-	return bufs, n, last, next, false
+	return bufs, n, last
 }
 
 // epochBefore returns the epoch of the batch that ends at end.

@@ -1,0 +1,151 @@
+package fetch
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"kmirror/records"
+)
+
+func mustChunk(t testing.TB, from int64, batches ...[]byte) *chunk {
+	t.Helper()
+	c, err := parseChunk(bytes.Join(batches, nil), from, -1, -1)
+	if err != nil || c == nil {
+		t.Fatalf("chunk %v: %v", c, err)
+	}
+	return c
+}
+
+func TestParseChunk(t *testing.T) {
+	a, b, c := batch(10, 10, 3, 40), batch(20, 10, 3, 40), batch(35, 10, 5, 40)
+	all := bytes.Join([][]byte{a, b, c}, nil)
+	bad := bytes.Clone(b)
+	bad[16] = 1
+	for name, tt := range map[string]struct {
+		in         []byte
+		from       int64
+		max, last  int32
+		data       []byte
+		next       int64
+		fails, nil bool
+	}{
+		"whole":                 {all, 10, 5, 3, all, 45, false, false},
+		"partial end":           {all[:len(all)-1], 10, 5, 3, all[:len(all)-len(c)], 30, false, false},
+		"only a beginning":      {a[:30], 10, 5, 3, nil, 0, false, true},
+		"nothing":               {nil, 10, 5, 3, nil, 0, false, true},
+		"begins below":          {all, 20, 5, 3, all[len(a):], 45, false, false},
+		"begins within a batch": {all, 25, 5, 3, all[len(a):], 45, false, false},
+		"all below":             {a, 20, 5, 3, nil, 0, false, true},
+		"newer epoch":           {all, 10, 4, 3, all[:len(all)-len(c)], 30, false, false},
+		"only newer epochs":     {c, 35, 4, 3, nil, 0, false, true},
+		"no epoch limit":        {all, 10, -1, 3, all, 45, false, false},
+		"epoch falls":           {all, 10, 5, 4, nil, 0, true, false},
+		"offsets fall":          {append(bytes.Clone(b), a...), 20, 5, 3, nil, 0, true, false},
+		"old format":            {append(bytes.Clone(a), bad...), 10, 5, 3, nil, 0, true, false},
+	} {
+		got, err := parseChunk(tt.in, tt.from, tt.max, tt.last)
+		if (err != nil) != tt.fails || tt.fails {
+			if err == nil {
+				t.Errorf("%s: no error", name)
+			}
+			continue
+		}
+		if (got == nil) != tt.nil {
+			t.Errorf("%s: chunk %+v", name, got)
+		} else if got != nil && (!bytes.Equal(got.data, tt.data) || got.next != tt.next || got.from != tt.from) {
+			t.Errorf("%s: from %d to %d, %s", name, got.from, got.next, outline(got.data))
+		}
+	}
+}
+
+// TestReadAgainstASlowReader compares reads with one that looks at every batch.
+func TestReadAgainstASlowReader(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var w window
+		var all [][]byte
+		next, epoch := int64(rnd.IntN(50)), int32(1)
+		start := next
+		for range 1 + rnd.IntN(6) {
+			from := next
+			var batches [][]byte
+			for range 1 + rnd.IntN(30) {
+				if rnd.IntN(10) == 0 {
+					epoch += int32(1 + rnd.IntN(3))
+				}
+				if rnd.IntN(5) == 0 {
+					next += int64(rnd.IntN(20)) // a hole
+				}
+				b := batch(next, 1+rnd.IntN(10), epoch, rnd.IntN(4000))
+				next = records.Batch(b).NextOffset()
+				batches = append(batches, b)
+			}
+			all = append(all, batches...)
+			w.push(mustChunk(t, from, batches...))
+		}
+		for range 50 {
+			offset := start + rnd.Int64N(next-start)
+			limit, maxEpoch, one := rnd.IntN(20000), int32(rnd.IntN(int(epoch)+2)), rnd.IntN(2) == 0
+			var want []byte
+			lastEpoch := int32(-1)
+			for _, b := range all {
+				x := records.Batch(b)
+				if x.NextOffset() <= offset {
+					continue
+				}
+				if x.PartitionLeaderEpoch() > maxEpoch || len(want)+len(b) > limit && !(one && len(want) == 0) {
+					break
+				}
+				want = append(want, b...)
+				lastEpoch = x.PartitionLeaderEpoch()
+			}
+			bufs, n, last := w.chunks.read(nil, offset, limit, maxEpoch, one)
+			got := bytes.Join(bufs, nil)
+			if n != len(got) || !bytes.Equal(got, want) || last != lastEpoch {
+				t.Fatalf("read %d limit %d epoch %d one %v: epoch %d %s\nwant epoch %d %s", offset, limit, maxEpoch, one, last, outline(got), lastEpoch, outline(want))
+			}
+		}
+		if len(w.chunks) > 1 {
+			if w.chunks.find(start-1) != -1 || w.chunks.find(next) != -1 {
+				t.Fatal("found what is not there")
+			}
+		}
+	}
+}
+
+func TestWindowTruncate(t *testing.T) {
+	for _, tt := range []struct{ to, next, bytes int64 }{
+		{100, 60, 6}, {60, 60, 6}, {50, 50, 5}, {45, 40, 4}, {40, 40, 4}, {30, 30, 3}, {20, 20, 2}, {10, 10, 1}, {5, 0, 0}, {0, 0, 0},
+	} {
+		var w window
+		for i := range int64(3) {
+			w.push(mustChunk(t, i*20, batch(i*20, 10, int32(i), 39), batch(i*20+10, 10, int32(i), 39)))
+		}
+		dropped := w.truncate(tt.to)
+		next, kept := int64(0), 0
+		for _, c := range w.chunks {
+			next, kept = c.next, kept+len(c.data)
+		}
+		if next != tt.next || int64(kept) != tt.bytes*100 || w.bytes != kept || dropped != 600-kept {
+			t.Errorf("truncate to %d: ends at %d with %d bytes (%d), dropped %d", tt.to, next, kept, w.bytes, dropped)
+		}
+	}
+}
+
+func TestSmallChunksDontKeepLargeResponses(t *testing.T) {
+	response := make([]byte, 1<<20)
+	b := batch(0, 10, 0, 100)
+	copy(response, b)
+	c, err := parseChunk(response[:len(b)], 0, -1, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.own(len(response)); &c.data[0] == &response[0] {
+		t.Error("a small part of a large response was not copied")
+	}
+	c, _ = parseChunk(response[:len(b)], 0, -1, -1)
+	if c.own(len(b) * 2); &c.data[0] != &response[0] {
+		t.Error("half of a response was copied")
+	}
+}
