@@ -190,7 +190,7 @@ func (p *partition) setAssignment(a Assignment, now time.Time) {
 		p.hw, p.hwFloor, p.epochStart, p.learnt, p.handed = -1, -1, -1, 0, -1
 		p.rollCall = false
 	}
-	if old.Role != a.Role {
+	if old.Role != a.Role || old.TruncateTo != a.TruncateTo {
 		p.truncated = false
 		for _, f := range p.followers {
 			f.below, f.suspect, f.caughtUp = false, 0, now

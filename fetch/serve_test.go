@@ -173,6 +173,9 @@ func TestRoleTruncate(t *testing.T) {
 	}
 	a.TruncateTo = Divergence{}
 	r.l.Assign(a)
+	if r.status().Truncated {
+		t.Error("truncated to {0, 0} before anybody was told")
+	}
 	for _, f := range fs {
 		f.once()
 		f.once()

@@ -209,7 +209,7 @@ func (p *partition) diverge(to int64) {
 	s.next = min(s.next, to)
 	s.prevEpoch = s.hist.epochAt(s.next - 1)
 	p.learnt = min(p.learnt, to)
-	p.hw = min(p.hw, to)
+	p.hw, p.hwFloor = min(p.hw, to), min(p.hwFloor, to)
 	p.epochStart = min(p.epochStart, to)
 	for _, f := range p.followers {
 		if f.offset > to {
