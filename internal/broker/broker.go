@@ -70,10 +70,15 @@ func New(cfg Config) (*Broker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	for leg, opts := range map[string][]kgo.Opt{"client": cfg.ClientOpts, "controller": cfg.ControllerOpts, "replication": cfg.ReplicationOpts} {
+		if err := kgo.ValidateOpts(clientOpts("localhost:1", opts)...); err != nil {
+			return nil, fmt.Errorf("broker: %s options: %w", leg, err)
+		}
+	}
 	b := &Broker{cfg: cfg, log: cfg.Log.With("component", "broker"), isr: map[int32]*isrQueue{}, ended: make(chan struct{})}
 	b.ctl = newControllers(cfg.Controllers, cfg.ControllerOpts, b.log, cfg.Observer)
 	b.image.Store(kraft.Empty())
-	b.cordon = &cordon{b: b}
+	b.cordon = newCordon(b)
 	b.strays = newStrays(b)
 	for _, n := range cfg.Nodes {
 		m := newMember(b, n)
@@ -105,12 +110,14 @@ func (b *Broker) Run(ctx context.Context) error {
 	if err := b.awaitImage(ctx, func(*kraft.Image) bool { return b.meta.caughtUp.Load() }); err != nil {
 		return nil
 	}
-	b.setRunning(ctx)
-	background.Go(func() { b.strays.run(ctx) })
+	up, leave := context.WithCancel(ctx)
+	defer leave()
+	b.setRunning(up)
+	background.Go(func() { b.strays.run(up) })
 	for _, q := range b.isr {
 		background.Go(func() { q.run(life) })
 	}
-	err := b.runMembers(ctx, life, end)
+	err := b.runMembers(up, leave, life, end)
 	b.setRunning(nil)
 	end()
 	b.keepers.Wait()
@@ -123,11 +130,9 @@ func (b *Broker) setRunning(ctx context.Context) {
 	b.running = ctx
 }
 
-// runMembers returns when all node ids have left, which begins with the end of ctx or with one that can't be registered.
-// life is ended when leaving takes too long.
-func (b *Broker) runMembers(ctx, life context.Context, end context.CancelFunc) error {
-	up, leave := context.WithCancel(ctx)
-	defer leave()
+// runMembers returns when all node ids have left, which begins with the end of up: that of Run's ctx, or that a node id
+// can't be registered. life is ended when leaving takes too long.
+func (b *Broker) runMembers(up context.Context, leave context.CancelFunc, life context.Context, end context.CancelFunc) error {
 	defer context.AfterFunc(up, func() {
 		t := time.AfterFunc(b.cfg.ShutdownTimeout, end)
 		context.AfterFunc(life, func() { t.Stop() })

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +17,10 @@ import (
 // requestTimeout bounds one try of one request. It stays below broker.session.timeout.ms (9 s by default), so that a
 // controller that hangs leaves time for a heartbeat to the next one.
 const requestTimeout = 4 * time.Second
+
+// connectionTimeout closes a connection on which an answer is outstanding for so long. It is longer than requestTimeout:
+// other requests wait on the connection too, and a busy controller is not a dead one.
+const connectionTimeout = 15 * time.Second
 
 // controllers knows the quorum's addresses and which of them is the active controller. Addresses come from the
 // configuration, and from answers that name the leader. Each has a client of its own, so that one that hangs blocks
@@ -59,17 +62,22 @@ func (c *controllers) current() (string, *kgo.Client, error) {
 	return addr, cl, nil
 }
 
-// newClient returns a client used for single requests to its one seed only. Metadata is never asked for by itself:
-// controllers don't know it.
+// newClient returns a client used for single requests to its one seed only.
 func newClient(addr string, opts []kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(slices.Clone(opts),
+	return kgo.NewClient(clientOpts(addr, opts)...)
+}
+
+// clientOpts adds ours to what the configuration says. Refreshing metadata is put off as far as can be: controllers have
+// none to give.
+func clientOpts(addr string, opts []kgo.Opt) []kgo.Opt {
+	return append(slices.Clone(opts),
 		kgo.SeedBrokers(addr),
 		kgo.DisableClientMetrics(),
-		kgo.MetadataMaxAge(math.MaxInt64),
+		kgo.MetadataMaxAge(time.Hour),
 		kgo.DialTimeout(requestTimeout),
-		kgo.RequestTimeoutOverhead(requestTimeout),
+		kgo.RequestTimeoutOverhead(connectionTimeout),
 		kgo.ConnIdleTimeout(5*time.Minute),
-	)...)
+	)
 }
 
 // lost says that addr is not the active controller, or not to be reached; who says so after another has moved on is not
@@ -147,6 +155,9 @@ func (c *controllers) insist(ctx context.Context, timeout time.Duration, mk func
 		var tryErr error
 		if resp, tryErr = c.try(ctx, mk(), timeout); tryErr == nil {
 			return resp, repeated, nil
+		}
+		if errors.Is(tryErr, errClosed) {
+			return nil, repeated, tryErr
 		}
 		repeated = repeated || !errors.Is(tryErr, errNotController)
 		if ctx.Err() == nil {

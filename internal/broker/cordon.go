@@ -16,6 +16,14 @@ type cordon struct {
 	b      *Broker
 	mu     sync.Mutex
 	lifted int
+	// open holds the ids whose last heartbeat said that they are not cordoned, and was answered.
+	open map[int32]bool
+	// opened is closed and replaced when an id is added to open.
+	opened chan struct{}
+}
+
+func newCordon(b *Broker) *cordon {
+	return &cordon{b: b, open: map[int32]bool{}, opened: make(chan struct{})}
 }
 
 // cordonTimeout bounds the wait for the controller to know that we are not cordoned.
@@ -28,30 +36,56 @@ func cordoned(i *kraft.Image, id int32) bool {
 	return reg != nil && len(reg.CordonedLogDirs) > 0
 }
 
-// wanted reports whether heartbeats are to say that we are cordoned.
-func (c *cordon) wanted() bool {
+// wanted reports whether the heartbeat that is being made for a node id is to say that it is cordoned.
+func (c *cordon) wanted(id int32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lifted == 0
+	if c.lifted == 0 {
+		// From now on it may reach the controller at any time, however the image looks.
+		//delete(c.open, id)
+		return true
+	}
+	return false
 }
 
-// lift opens our directories if any of the ids is ours, and blocks until the image shows that. The function returned must
-// be called after the placement; what others placed on us in between is looked for then.
+// answered notes that the controller has taken a heartbeat that said that the node id is not cordoned.
+func (c *cordon) answered(id int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[id] {
+		return
+	}
+	c.open[id] = true
+	close(c.opened)
+	c.opened = make(chan struct{})
+}
+
+// lift opens our directories if any of the ids is ours, and blocks until the controller knows that. The function returned
+// must be called after the placement; what others placed on us in between is looked for then.
 func (c *cordon) lift(ctx context.Context, ids []int32) (release func(), err error) {
-	if !slices.ContainsFunc(ids, c.b.Owns) || !cordonSupported(c.b.Image()) {
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return !c.b.Owns(id) })
+	if len(ids) == 0 || !cordonSupported(c.b.Image()) {
 		return func() {}, nil
 	}
 	c.add(1)
 	ctx, cancel := context.WithTimeout(ctx, cordonTimeout)
 	defer cancel()
-	err = c.b.awaitImage(ctx, func(i *kraft.Image) bool {
-		return !slices.ContainsFunc(ids, func(id int32) bool { return c.b.Owns(id) && cordoned(i, id) })
-	})
-	if err != nil {
-		c.add(-1)
-		return nil, fmt.Errorf("the controller did not lift the cordon of our node ids: %w", err)
+	for {
+		// The image alone does not tell: a heartbeat of before, with the cordon, may be on its way.
+		c.mu.Lock()
+		shut := slices.ContainsFunc(ids, func(id int32) bool { return !c.open[id] })
+		opened := c.opened
+		c.mu.Unlock()
+		if !shut {
+			return sync.OnceFunc(func() { c.add(-1); c.b.strays.look() }), nil
+		}
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			c.add(-1)
+			return nil, fmt.Errorf("the controller did not lift the cordon of our node ids: %w", ctx.Err())
+		}
 	}
-	return sync.OnceFunc(func() { c.add(-1); c.b.strays.look() }), nil
 }
 
 func (c *cordon) add(n int) {

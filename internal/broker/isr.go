@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -12,6 +13,10 @@ import (
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
+
+// alterTimeout bounds the wait for an AlterPartition answer. Without one the outcome is unknown until the image shows it, so
+// a controller that is merely slow gets its time.
+const alterTimeout = 10 * time.Second
 
 // isrQueue sends the proposals of one leading node id. One request is in flight; what is proposed meanwhile goes with the
 // next one, as Kafka's brokers do it.
@@ -131,7 +136,7 @@ func (q *isrQueue) send(ctx context.Context, calls []*isrCall) {
 
 func (q *isrQueue) request(ctx context.Context, proposals []kraft.ISRProposal) ([]kraft.ISROutcome, error) {
 	req := alterPartition(q.m.node.ID, q.m.epoch(), proposals)
-	kr, err := q.b.ctl.try(ctx, req, requestTimeout)
+	kr, err := q.b.ctl.try(ctx, req, alterTimeout)
 	if err != nil {
 		return nil, err
 	}

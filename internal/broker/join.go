@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -26,14 +25,20 @@ const (
 )
 
 // joiner fetches at the log ends of real leaders as one of our node ids, so that they take it into their ISRs. It keeps
-// nothing of what it is sent. Its owner is one goroutine.
+// nothing of what it is sent. There is one worker for each leader: one that waits for data must not hold up others, whose
+// high watermark waits for our next fetch.
 type joiner struct {
-	b       *Broker
-	m       *member
+	b     *Broker
+	m     *member
+	parts []protocol.PartitionID
+
+	mu      sync.Mutex
 	clients map[string]*kgo.Client
-	// joined are partitions seen with us in the ISR; err is why the others are not there yet.
-	joined map[protocol.PartitionID]bool
-	err    map[protocol.PartitionID]error
+	workers map[int32]bool // by leader
+	// joined are partitions seen with us in the ISR, done those that need no more fetching; err is why the others have
+	// not joined yet.
+	joined, done map[protocol.PartitionID]bool
+	err          map[protocol.PartitionID]error
 }
 
 // JoinISR brings one of our node ids into the ISR of partitions led by real brokers, by fetching at the leader's log end
@@ -57,128 +62,161 @@ func (b *Broker) JoinISR(ctx context.Context, node int32, parts []protocol.Parti
 	}
 	b.keepers.Add(1)
 	b.mu.Unlock()
-	j := &joiner{b: b, m: m, clients: map[string]*kgo.Client{},
-		joined: map[protocol.PartitionID]bool{}, err: map[protocol.PartitionID]error{}}
+	j := &joiner{b: b, m: m, parts: slices.Clone(parts), clients: map[string]*kgo.Client{}, workers: map[int32]bool{},
+		joined: map[protocol.PartitionID]bool{}, done: map[protocol.PartitionID]bool{}, err: map[protocol.PartitionID]error{}}
 	result := make(chan map[protocol.PartitionID]error, 1)
 	go func() {
 		defer b.keepers.Done()
 		ctx, cancel := untilClosed(ctx, running.Done())
 		defer cancel()
-		j.run(ctx, parts, result)
+		j.run(ctx, result)
 	}()
 	return <-result
 }
 
-// run fetches until nothing is left to do, and sends the result once all have joined or ctx ended.
-func (j *joiner) run(ctx context.Context, parts []protocol.PartitionID, result chan<- map[protocol.PartitionID]error) {
+// run has workers fetch until nothing is left to do, and sends the result once all have joined or ctx ended.
+func (j *joiner) run(ctx context.Context, result chan<- map[protocol.PartitionID]error) {
 	defer func() {
 		for _, cl := range j.clients {
 			cl.Close()
 		}
 	}()
-	report := sync.OnceFunc(func() { result <- j.result(ctx, parts) })
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	report := sync.OnceFunc(func() { result <- j.result(ctx) })
 	defer report()
-	b := backoff{min: joinPause, max: joinWait}
-	left := parts
 	for ctx.Err() == nil {
 		changed := j.b.Changed()
-		img := j.b.Image()
-		todo, waiting := j.sort(img, left)
-		left = slices.Concat(slices.Concat(slices.Collect(maps.Values(todo))...), waiting)
-		pending := slices.ContainsFunc(left, func(id protocol.PartitionID) bool { return !j.joined[id] })
-		if !pending {
+		leaders, pending, left := j.look()
+		if pending == 0 {
 			report()
 		}
-		if len(left) == 0 {
+		if left == 0 {
 			return
 		}
-		if len(todo) == 0 {
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			}
-			continue
+		for _, leader := range leaders {
+			workers.Go(func() { j.work(ctx, leader) })
 		}
-		ok := j.round(ctx, img, todo)
-		if ok {
-			b.reset()
-		}
-		if !ok || pending {
-			_ = b.wait(ctx)
+		select {
+		case <-ctx.Done():
+		case <-changed:
 		}
 	}
 }
 
-func (j *joiner) result(ctx context.Context, parts []protocol.PartitionID) map[protocol.PartitionID]error {
+func (j *joiner) result(ctx context.Context) map[protocol.PartitionID]error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	out := map[protocol.PartitionID]error{}
-	for _, id := range parts {
-		if out[id] = nil; !j.joined[id] {
-			out[id] = j.reason(ctx, id)
+	for _, id := range j.parts {
+		switch err := j.err[id]; {
+		case j.joined[id]:
+			out[id] = nil
+		case err != nil:
+			out[id] = fmt.Errorf("join ISR: %w", err)
+		default:
+			out[id] = fmt.Errorf("join ISR: the image does not show node id %d in it: %w", j.m.node.ID, ctx.Err())
 		}
 	}
 	return out
 }
 
-func (j *joiner) reason(ctx context.Context, id protocol.PartitionID) error {
-	if err := j.err[id]; err != nil {
-		return fmt.Errorf("join ISR: %w", err)
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("join ISR: the image does not show node id %d in it: %w", j.m.node.ID, ctx.Err())
-	}
-	return nil
-}
-
-// sort groups the partitions that need fetching by leader. Done ones are left out, those that the image does not show
-// ready are waiting.
-func (j *joiner) sort(img *kraft.Image, parts []protocol.PartitionID) (todo map[int32][]protocol.PartitionID, waiting []protocol.PartitionID) {
-	todo = map[int32][]protocol.PartitionID{}
-	for _, id := range parts {
-		p := img.Partition(id)
-		switch {
-		case p == nil:
-			j.err[id] = kerr.UnknownTopicID
-		case j.b.Owns(p.Leader):
-			j.joined[id] = true
-		case !slices.Contains(p.Replicas, j.m.node.ID):
-			if !j.joined[id] {
-				j.err[id] = fmt.Errorf("node id %d is not in the replica list", j.m.node.ID)
-				waiting = append(waiting, id)
-			}
-		case p.Leader < 0:
-			j.err[id] = kerr.LeaderNotAvailable
-			waiting = append(waiting, id)
-		default:
-			if slices.Contains(p.ISR, j.m.node.ID) {
-				j.joined[id] = true
-			}
-			todo[p.Leader] = append(todo[p.Leader], id)
-		}
-	}
-	return todo, waiting
-}
-
-// round asks every leader once for its ends and fetches there, all leaders at the same time. ok says that all answered
-// without an error.
-func (j *joiner) round(ctx context.Context, img *kraft.Image, todo map[int32][]protocol.PartitionID) (ok bool) {
-	answers := make(chan map[protocol.PartitionID]error, len(todo))
-	for leader, ids := range todo {
-		cl, err := j.client(img, leader)
-		if err != nil {
-			answers <- failAll(ids, err)
+// look takes the newest image in. It returns the leaders that need a worker and have none, which it notes as having one,
+// how many partitions have not joined, and how many are not done.
+func (j *joiner) look() (leaders []int32, pending, left int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	img := j.b.Image()
+	for _, id := range j.parts {
+		leader, fetch := j.need(img, id)
+		if j.done[id] {
 			continue
 		}
-		req := j.listOffsets(img, ids)
-		go func() { answers <- j.fetchAtEnd(ctx, cl, img, ids, req) }()
-	}
-	ok = true
-	for range todo {
-		for id, err := range <-answers {
-			j.err[id] = err
-			ok = ok && err == nil
+		left++
+		if !j.joined[id] {
+			pending++
+		}
+		if fetch && !j.workers[leader] {
+			j.workers[leader] = true
+			leaders = append(leaders, leader)
 		}
 	}
-	return ok
+	return leaders, pending, left
+}
+
+// need says which leader a partition is to be fetched from, if any, and notes how far it is. Callers hold mu.
+func (j *joiner) need(img *kraft.Image, id protocol.PartitionID) (leader int32, fetch bool) {
+	p := img.Partition(id)
+	switch {
+	case j.done[id]:
+		return 0, false
+	case p == nil:
+		j.done[id], j.err[id] = true, kerr.UnknownTopicID
+		return 0, false
+	case j.b.Owns(p.Leader):
+		j.done[id], j.joined[id] = true, true
+		return 0, false
+	case !slices.Contains(p.Replicas, j.m.node.ID):
+		j.done[id] = j.joined[id] // taken off the list again
+		if !j.joined[id] {
+			j.err[id] = fmt.Errorf("node id %d is not in the replica list", j.m.node.ID)
+		}
+		return 0, false
+	case p.Leader < 0:
+		j.err[id] = kerr.LeaderNotAvailable
+		return 0, false
+	}
+	if slices.Contains(p.ISR, j.m.node.ID) {
+		j.joined[id] = true
+	}
+	return p.Leader, true
+}
+
+// work fetches from one leader until it leads nothing of ours any more.
+func (j *joiner) work(ctx context.Context, leader int32) {
+	b := backoff{min: joinPause, max: joinWait}
+	for ctx.Err() == nil {
+		img, ids, pending := j.from(leader)
+		if len(ids) == 0 {
+			return
+		}
+		errs := j.fetchAtEnd(ctx, leader, img, ids, pending)
+		failed := j.note(errs)
+		if !failed {
+			b.reset()
+		}
+		if failed || pending {
+			_ = b.wait(ctx)
+		}
+	}
+}
+
+// from lists what is to be fetched from a leader; nothing ends its worker. The image is read under mu, so that look either
+// sees the worker gone or the worker sees what look saw.
+func (j *joiner) from(leader int32) (img *kraft.Image, ids []protocol.PartitionID, pending bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	img = j.b.Image()
+	for _, id := range j.parts {
+		if l, fetch := j.need(img, id); fetch && l == leader {
+			ids = append(ids, id)
+			pending = pending || !j.joined[id]
+		}
+	}
+	if len(ids) == 0 {
+		delete(j.workers, leader)
+	}
+	return img, ids, pending
+}
+
+func (j *joiner) note(errs map[protocol.PartitionID]error) (failed bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for id, err := range errs {
+		j.err[id] = err
+		failed = failed || err != nil
+	}
+	return failed
 }
 
 func failAll(ids []protocol.PartitionID, err error) map[protocol.PartitionID]error {
@@ -200,6 +238,8 @@ func (j *joiner) client(img *kraft.Image, leader int32) (*kgo.Client, error) {
 		return nil, fmt.Errorf("broker %d has no listener %q", leader, j.b.cfg.InterBrokerListener)
 	}
 	addr := net.JoinHostPort(reg.Endpoints[i].Host, strconv.Itoa(int(reg.Endpoints[i].Port)))
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	if cl := j.clients[addr]; cl != nil {
 		return cl, nil
 	}
@@ -211,11 +251,15 @@ func (j *joiner) client(img *kraft.Image, leader int32) (*kgo.Client, error) {
 }
 
 // fetchAtEnd asks one leader for the log ends and fetches there.
-func (j *joiner) fetchAtEnd(ctx context.Context, cl *kgo.Client, img *kraft.Image, ids []protocol.PartitionID, req kmsg.Request) map[protocol.PartitionID]error {
+func (j *joiner) fetchAtEnd(ctx context.Context, leader int32, img *kraft.Image, ids []protocol.PartitionID, pending bool) map[protocol.PartitionID]error {
+	cl, err := j.client(img, leader)
+	if err != nil {
+		return failAll(ids, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	broker := cl.SeedBrokers()[0]
-	kr, err := broker.Request(ctx, req)
+	kr, err := broker.Request(ctx, j.listOffsets(img, ids))
 	if err != nil {
 		return failAll(ids, err)
 	}
@@ -232,7 +276,7 @@ func (j *joiner) fetchAtEnd(ctx context.Context, cl *kgo.Client, img *kraft.Imag
 	if len(ends) == 0 {
 		return errs
 	}
-	kr, err = broker.Request(ctx, j.fetch(img, ends))
+	kr, err = broker.Request(ctx, j.fetch(img, ends, pending))
 	if err != nil {
 		return failAll(ids, err)
 	}
@@ -273,14 +317,12 @@ func (j *joiner) listOffsets(img *kraft.Image, ids []protocol.PartitionID) *kmsg
 	return req
 }
 
-func (j *joiner) fetch(img *kraft.Image, ends map[protocol.PartitionID]int64) *kmsg.FetchRequest {
+func (j *joiner) fetch(img *kraft.Image, ends map[protocol.PartitionID]int64, pending bool) *kmsg.FetchRequest {
 	req := kmsg.NewPtrFetchRequest()
 	req.ReplicaID, req.ReplicaState.ID, req.ReplicaState.Epoch = j.m.node.ID, j.m.node.ID, j.m.epoch()
 	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.SessionEpoch = int32(joinWait.Milliseconds()), 1, 1, -1
-	for id := range ends {
-		if !j.joined[id] {
-			req.MaxWaitMillis = 0 // one fetch at the end is enough, and the next round must see what came of it
-		}
+	if pending {
+		req.MaxWaitMillis = 0 // one fetch at the end is enough; the next ask must see what came of it
 	}
 	topics := map[protocol.UUID]int{}
 	for id, end := range ends {

@@ -24,7 +24,8 @@ type member struct {
 	log         *slog.Logger
 	incarnation protocol.UUID
 	// kick asks for a heartbeat now.
-	kick chan struct{}
+	kick     chan struct{}
+	failures failLog
 
 	mu     sync.Mutex
 	status NodeStatus
@@ -32,6 +33,7 @@ type member struct {
 
 func newMember(b *Broker, n Node) *member {
 	m := &member{b: b, node: n, log: b.log.With("node_id", n.ID), kick: make(chan struct{}, 1)}
+	m.failures = failLog{log: m.log, what: "membership"}
 	_, _ = rand.Read(m.incarnation[:])
 	m.status = NodeStatus{ID: n.ID, Epoch: -1, State: StateStarting}
 	return m
@@ -45,15 +47,12 @@ func (m *member) snapshot() NodeStatus {
 
 func (m *member) epoch() int64 { return m.snapshot().Epoch }
 
-// fail notes why the node is not well; each new reason is logged once.
+// fail notes why the node is not well. Only run calls it.
 func (m *member) fail(err error) {
 	m.mu.Lock()
-	old := m.status.Err
 	m.status.Err = err
 	m.mu.Unlock()
-	if err != nil && (old == nil || old.Error() != err.Error()) {
-		m.log.Warn("membership", "err", err)
-	}
+	m.failures.failed(err)
 }
 
 func (m *member) set(s State, epoch int64, err error) {
@@ -61,6 +60,9 @@ func (m *member) set(s State, epoch int64, err error) {
 	old := m.status
 	m.status.State, m.status.Epoch, m.status.Err = s, epoch, err
 	m.mu.Unlock()
+	if err == nil {
+		m.failures.ok()
+	}
 	if old.State != s || old.Epoch != epoch {
 		m.log.Info("node state", "state", s, "epoch", epoch)
 		m.b.cfg.Observer.NodeState(m.node.ID, s)
@@ -250,9 +252,10 @@ func (m *member) heartbeat(ctx context.Context, wantShutdown bool) (*kmsg.Broker
 	req.CurrentMetadataOffset = img.Offset
 	req.WantShutdown = wantShutdown
 	req.WantFence = img.Offset < st.Epoch || m.b.fenceWanted()
+	open := false
 	if cordonSupported(img) {
 		req.CordonedLogDirs = [][16]byte{}
-		if m.b.cordon.wanted() {
+		if open = !m.b.cordon.wanted(m.node.ID); !open {
 			req.CordonedLogDirs = append(req.CordonedLogDirs, m.dir())
 			req.WantFence = req.WantFence || st.State == StateRegistered && !cordoned(img, m.node.ID)
 		}
@@ -262,7 +265,10 @@ func (m *member) heartbeat(ctx context.Context, wantShutdown bool) (*kmsg.Broker
 		return nil, err
 	}
 	resp := kr.(*kmsg.BrokerHeartbeatResponse)
-	return resp, kerr.ErrorForCode(resp.ErrorCode)
+	if err = kerr.ErrorForCode(resp.ErrorCode); err == nil && open {
+		m.b.cordon.answered(m.node.ID)
+	}
+	return resp, err
 }
 
 // awaitOffset waits until the image has the record at offset, at most for a heartbeat's time.

@@ -62,29 +62,26 @@ type metadataBatch struct {
 func (f *follower) run(ctx context.Context) {
 	f.restart()
 	b := backoff{min: 20 * time.Millisecond, max: time.Second}
-	var failing string
+	failures := failLog{log: f.log, what: "metadata log"}
 	for ctx.Err() == nil {
 		err := f.poll(ctx)
 		if err == nil {
 			b.reset()
 			f.lastPoll.Store(time.Now().UnixNano())
-			if failing != "" {
-				f.log.Info("following the metadata log again", "offset", f.next)
-				failing = ""
-			}
+			failures.ok()
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err.Error() != failing {
-			failing = err.Error()
-			f.log.Warn("metadata log", "err", err)
-		}
 		if errors.Is(err, kraft.ErrRecord) {
 			f.restart()
 		}
 		_ = b.wait(ctx)
+		if errors.Is(err, errNewLeader) && b.last < time.Second/2 {
+			continue // no failure, unless it goes on
+		}
+		failures.failed(err)
 	}
 }
 
@@ -250,8 +247,8 @@ func (f *follower) commit(hw int64) error {
 	}
 	if f.img.Offset+1 >= f.target && f.img != f.published {
 		f.published = f.img
+		f.caughtUp.Store(true) // before the image, whose arrival is what others wait for
 		f.publish(f.img)
-		f.caughtUp.Store(true)
 	}
 	return nil
 }
