@@ -42,7 +42,7 @@ func (c *cordon) wanted(id int32) bool {
 	defer c.mu.Unlock()
 	if c.lifted == 0 {
 		// From now on it may reach the controller at any time, however the image looks.
-		//delete(c.open, id)
+		delete(c.open, id)
 		return true
 	}
 	return false
