@@ -311,7 +311,7 @@ func TestOwnSecondIDJoins(t *testing.T) {
 }
 
 func TestShrinkAfterLagButNeverTheLastOnes(t *testing.T) {
-	const lag = 200 * time.Millisecond
+	const lag = 250 * time.Millisecond
 	r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.ReplicaLag = lag })
 	g := r.topic.parts[0]
 	r.src.fill(g, 10, 20)

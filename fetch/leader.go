@@ -51,7 +51,8 @@ type Config struct {
 	ReplicaLag time.Duration
 	Observer   Observer
 
-	isrRetry time.Duration // before a refused proposal is made again; a second
+	isrRetry  time.Duration // before a refused proposal is made again; a second
+	activeFor time.Duration // how long after its last fetch a follower counts as reading; a second
 }
 
 // MirrorConfig says how to read one source cluster.
@@ -122,6 +123,9 @@ func NewLeader(cfg Config) (*Leader, error) {
 	}
 	if cfg.isrRetry == 0 {
 		cfg.isrRetry = time.Second
+	}
+	if cfg.activeFor == 0 {
+		cfg.activeFor = time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

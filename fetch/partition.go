@@ -11,9 +11,6 @@ import (
 	"kmirror/protocol/kraft"
 )
 
-// activeFor is how long after its last fetch a follower still counts as one that is reading.
-const activeFor = time.Second
-
 // follower is what a partition knows of a replica on a real broker.
 type follower struct {
 	// offset is the log end of the follower as of its last counted fetch, -1 before the first. It outlives a change of
@@ -329,6 +326,7 @@ func (p *partition) epochEnd(epoch int32) (int32, int64, bool) {
 	if p.closed || !p.src.loaded || epoch < 0 {
 		return -1, -1, false
 	}
-	e, end := p.src.hist.endOffsetFor(epoch, p.end())
+	// Consumers may be ahead of what we have read since we became leader: to them the log ends where the source's does.
+	e, end := p.src.hist.endOffsetFor(epoch, max(p.end(), p.historyEnd()))
 	return e, end, true
 }

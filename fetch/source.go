@@ -270,7 +270,7 @@ func (p *partition) fits() bool {
 func (p *partition) lowest(now time.Time) (int64, bool) {
 	from, lowest, ok := p.win.from(p.src.next), int64(0), false
 	for _, f := range p.followers {
-		if f.offset < from || now.Sub(f.lastFetch) > activeFor && !f.box.isParked() {
+		if f.offset < from || now.Sub(f.lastFetch) > p.l.cfg.activeFor && !f.box.isParked() {
 			continue
 		}
 		if !ok || f.offset < lowest {
@@ -290,7 +290,7 @@ func (p *partition) evictPassed() {
 		if f.offset < from || lowest >= 0 && f.offset >= lowest {
 			continue
 		}
-		if p.inMaximal(id) || f.box.isParked() || time.Since(f.lastFetch) <= activeFor {
+		if p.inMaximal(id) || f.box.isParked() || time.Since(f.lastFetch) <= p.l.cfg.activeFor {
 			lowest = f.offset
 		}
 	}

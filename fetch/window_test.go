@@ -62,7 +62,7 @@ func TestParseChunk(t *testing.T) {
 // TestReadAgainstASlowReader compares reads with one that looks at every batch.
 func TestReadAgainstASlowReader(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 60 {
 		var w window
 		var all [][]byte
 		next, epoch := int64(rnd.IntN(50)), int32(1)
