@@ -263,15 +263,30 @@ func TestCordonIsLiftedForOurOwnPlacementsOnly(t *testing.T) {
 // A heartbeat that says "cordoned" may be on its way when the next placement lifts the cordon again.
 func TestPlacementsInARowDoNotMeetTheCordonOfTheOneBefore(t *testing.T) {
 	q := newFakeQuorum(t, 1, level(cordonLevel))
+	under := make(chan struct{}, 1)
 	q.hook = func(_ int, req kmsg.Request) kmsg.Response {
-		if h, ok := req.(*kmsg.BrokerHeartbeatRequest); ok && !h.WantFence && len(h.CordonedLogDirs) > 0 {
-			time.Sleep(3 * time.Millisecond)
+		switch h := req.(type) {
+		case *kmsg.CreateTopicsRequest:
+			time.Sleep(10 * time.Millisecond) // heartbeats of before overtake it
+		case *kmsg.BrokerHeartbeatRequest:
+			if len(h.CordonedLogDirs) > 0 {
+				select {
+				case under <- struct{}{}:
+				default:
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
 		}
 		return nil
 	}
 	b, _ := startFake(t, fakeConfig(q, 9001, 9002))
 	ready(t, b)
-	for n := range 20 {
+	for n := range 5 {
+		select {
+		case <-under:
+		case <-time.After(5 * time.Second):
+			t.Fatal("not cordoned again")
+		}
 		if _, err := b.CreateTopic(t.Context(), NewTopic{Name: fmt.Sprint("ours", n), Assignment: [][]int32{{9001, 9002, 1}}}); err != nil {
 			t.Fatal(err)
 		}
