@@ -39,6 +39,18 @@ func eventually(tb testing.TB, limit time.Duration, what string, try func() erro
 	}
 }
 
+// polled asks again and again until it is done, or for as long as limit; it reports which.
+func polled(limit time.Duration, done func() bool) bool {
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		if done() {
+			return true
+		}
+		if time.Since(begin) > limit {
+			return false
+		}
+	}
+}
+
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	p, err := testkafka.FreePort()
