@@ -70,7 +70,10 @@ func New(cfg Config) (*Broker, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	for leg, opts := range map[string][]kgo.Opt{"client": cfg.ClientOpts, "controller": cfg.ControllerOpts, "replication": cfg.ReplicationOpts} {
+	legs := map[string][]kgo.Opt{
+		"client": cfg.ClientOpts, "controller": cfg.ControllerOpts, "replication": cfg.ReplicationOpts,
+	}
+	for leg, opts := range legs {
 		if err := kgo.ValidateOpts(clientOpts("localhost:1", opts)...); err != nil {
 			return nil, fmt.Errorf("broker: %s options: %w", leg, err)
 		}
@@ -132,7 +135,7 @@ func (b *Broker) setRunning(ctx context.Context) {
 
 // runMembers returns when all node ids have left, which begins with the end of up: that of Run's ctx, or that a node id
 // can't be registered. life is ended when leaving takes too long.
-func (b *Broker) runMembers(up context.Context, leave context.CancelFunc, life context.Context, end context.CancelFunc) error {
+func (b *Broker) runMembers(up context.Context, leave func(), life context.Context, end func()) error {
 	defer context.AfterFunc(up, func() {
 		t := time.AfterFunc(b.cfg.ShutdownTimeout, end)
 		context.AfterFunc(life, func() { t.Stop() })

@@ -149,7 +149,9 @@ var errNotController = kerr.NotController
 
 // insist repeats a request, made anew for each try, until a controller answers it or ctx ends. Only for requests that may
 // be carried out twice. repeated says that a try before the answered one may have been carried out.
-func (c *controllers) insist(ctx context.Context, timeout time.Duration, mk func() kmsg.Request) (resp kmsg.Response, repeated bool, err error) {
+func (c *controllers) insist(
+	ctx context.Context, timeout time.Duration, mk func() kmsg.Request,
+) (resp kmsg.Response, repeated bool, err error) {
 	b := backoff{min: 50 * time.Millisecond, max: time.Second}
 	for {
 		var tryErr error

@@ -41,6 +41,9 @@ type fakeQuorum struct {
 
 func newFakeQuorum(t *testing.T, nodes int, recs ...kraft.Record) *fakeQuorum {
 	q := &fakeQuorum{t: t, epoch: 3, hw: -1, image: kraft.Empty()}
+	if len(recs) == 0 {
+		recs = []kraft.Record{&kraft.NoOpRecord{}} // a real log is never empty
+	}
 	q.append(recs...)
 	var wg sync.WaitGroup
 	for n := range nodes {

@@ -251,7 +251,9 @@ func (j *joiner) client(img *kraft.Image, leader int32) (*kgo.Client, error) {
 }
 
 // fetchAtEnd asks one leader for the log ends and fetches there.
-func (j *joiner) fetchAtEnd(ctx context.Context, leader int32, img *kraft.Image, ids []protocol.PartitionID, pending bool) map[protocol.PartitionID]error {
+func (j *joiner) fetchAtEnd(
+	ctx context.Context, leader int32, img *kraft.Image, ids []protocol.PartitionID, pending bool,
+) map[protocol.PartitionID]error {
 	cl, err := j.client(img, leader)
 	if err != nil {
 		return failAll(ids, err)

@@ -146,7 +146,9 @@ func (b *Broker) CancelReassign(ctx context.Context, parts []protocol.TopicParti
 }
 
 // alterAssignments sends replica lists, nil for "cancel".
-func (b *Broker) alterAssignments(ctx context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error {
+func (b *Broker) alterAssignments(
+	ctx context.Context, lists map[protocol.TopicPartition][]int32,
+) map[protocol.TopicPartition]error {
 	if len(lists) == 0 {
 		return nil
 	}

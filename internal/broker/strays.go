@@ -106,24 +106,24 @@ func (s *strays) rest(ctx context.Context, changed <-chan struct{}, work bool) e
 // step asks for the reassignments that are due and returns how many partitions are still on us.
 func (s *strays) step(ctx context.Context, img *kraft.Image, check func(*kraft.Topic) bool) int {
 	now := time.Now()
-	place := newPlacement(s.b, img)
+	place := sync.OnceValue(func() *placement { return newPlacement(s.b, img) })
 	lists := map[protocol.TopicPartition][]int32{}
 	ids := map[protocol.TopicPartition]protocol.PartitionID{}
 	left := map[protocol.PartitionID]bool{}
 	for _, t := range img.Topics {
-		mine := slices.ContainsFunc(t.Partitions, func(p *kraft.Partition) bool { return slices.ContainsFunc(p.Replicas, s.b.Owns) })
+		mine := slices.ContainsFunc(t.Partitions, s.onUs)
 		stray := mine && check(t)
 		for n, p := range t.Partitions {
 			id := protocol.PartitionID{Topic: t.ID, Partition: int32(n)}
-			onUs := stray && slices.ContainsFunc(p.Replicas, s.b.Owns)
+			onUs := stray && s.onUs(p)
 			if onUs {
 				left[id] = true
 			}
-			if !onUs && (mine || !s.short(id, p)) || !s.due(id, now) {
+			if !onUs && (mine || !s.short(id, t, p, check)) || !s.due(id, now) {
 				continue
 			}
 			want := max(len(p.Replicas)-len(p.Adding), s.owed[id])
-			target := place.target(p, want)
+			target := place().target(p, want)
 			if len(target) == 0 || !onUs && len(target) <= len(p.Replicas) {
 				continue
 			}
@@ -139,14 +139,20 @@ func (s *strays) step(ctx context.Context, img *kraft.Image, check func(*kraft.T
 	return len(left)
 }
 
-// short reports whether a partition that we moved is still owed replicas; others' changes end the debt.
-func (s *strays) short(id protocol.PartitionID, p *kraft.Partition) bool {
+func (s *strays) onUs(p *kraft.Partition) bool { return slices.ContainsFunc(p.Replicas, s.b.Owns) }
+
+// short reports whether a partition that we moved is owed replicas still. The debt ends when it has them, by whomever, or
+// when the topic is no stray any more.
+func (s *strays) short(id protocol.PartitionID, t *kraft.Topic, p *kraft.Partition, check func(*kraft.Topic) bool) bool {
 	want, ok := s.owed[id]
-	if ok && len(p.Adding)+len(p.Removing) == 0 && len(p.Replicas) >= want {
+	if !ok || len(p.Adding)+len(p.Removing) > 0 {
+		return false
+	}
+	if len(p.Replicas) >= want || !check(t) {
 		delete(s.owed, id)
 		return false
 	}
-	return ok && len(p.Adding)+len(p.Removing) == 0
+	return true
 }
 
 func (s *strays) due(id protocol.PartitionID, now time.Time) bool {
@@ -168,7 +174,10 @@ func (s *strays) forget(img *kraft.Image, left map[protocol.PartitionID]bool) {
 	}
 }
 
-func (s *strays) send(ctx context.Context, lists map[protocol.TopicPartition][]int32, ids map[protocol.TopicPartition]protocol.PartitionID, now time.Time) {
+func (s *strays) send(
+	ctx context.Context, lists map[protocol.TopicPartition][]int32,
+	ids map[protocol.TopicPartition]protocol.PartitionID, now time.Time,
+) {
 	if len(lists) == 0 {
 		return
 	}
