@@ -144,7 +144,7 @@ func (c *fakeController) taken() []kraft.ISRProposal {
 	return slices.Clone(c.proposals)
 }
 
-// bench is a running Leader between a fake source and scripted followers.
+// rig is a running Leader between a fake source and scripted followers.
 type rig struct {
 	t      testing.TB
 	l      *Leader
@@ -279,7 +279,6 @@ type fakeReplica struct {
 	code      int16
 	diverged  int
 	data      int
-	held      bool
 	sent      bool
 	sentAt    int64
 	lastSent  int32
