@@ -22,7 +22,8 @@ const fakeCluster = "5L6g3nShT-eMCtK--X86sw"
 // fakeQuorum is a scripted set of controllers that share one metadata log. It registers brokers, unfences them, knows the
 // cordon and carries out placements; a hook may answer any request instead.
 type fakeQuorum struct {
-	t *testing.T
+	t      *testing.T
+	closed chan struct{}
 
 	mu     sync.Mutex
 	addrs  []string
@@ -40,7 +41,7 @@ type fakeQuorum struct {
 }
 
 func newFakeQuorum(t *testing.T, nodes int, recs ...kraft.Record) *fakeQuorum {
-	q := &fakeQuorum{t: t, epoch: 3, hw: -1, image: kraft.Empty()}
+	q := &fakeQuorum{t: t, closed: make(chan struct{}), epoch: 3, hw: -1, image: kraft.Empty()}
 	if len(recs) == 0 {
 		recs = []kraft.Record{&kraft.NoOpRecord{}} // a real log is never empty
 	}
@@ -53,9 +54,9 @@ func newFakeQuorum(t *testing.T, nodes int, recs ...kraft.Record) *fakeQuorum {
 		}
 		q.addrs = append(q.addrs, l.Addr().String())
 		wg.Go(func() { q.accept(l, n, &wg) })
-		t.Cleanup(func() { l.Close() })
+		defer t.Cleanup(func() { l.Close() }) // runs before the wait below
 	}
-	t.Cleanup(func() { go q.grown.send() })
+	t.Cleanup(func() { close(q.closed); wg.Wait() })
 	return q
 }
 
@@ -275,6 +276,7 @@ func (q *fakeQuorum) fetch(r *kmsg.FetchRequest, active bool) kmsg.Response {
 	if atEnd {
 		select {
 		case <-wait:
+		case <-q.closed:
 		case <-time.After(time.Duration(r.MaxWaitMillis) * time.Millisecond):
 		}
 	}
