@@ -69,14 +69,6 @@ func (h history) firstAbove(epoch int32) (int64, bool) {
 	return h[i].start, true
 }
 
-// newest returns the newest epoch, -1 when there is none.
-func (h history) newest() int32 {
-	if len(h) == 0 {
-		return -1
-	}
-	return h[len(h)-1].epoch
-}
-
 // common returns the largest offset up to which a log with history a ending at aEnd and one with history b ending at
 // bEnd agree. The same epoch at the same offset is the same batch, by what Kafka promises. Nothing below start is looked
 // at: it is gone from the source.

@@ -14,8 +14,8 @@ import (
 	"kmirror/protocol"
 )
 
-// starvedWait replaces the long poll's wait while partitions wait for room in their windows, since a request that is
-// under way can't be extended by them.
+// starvedWait replaces the long poll's wait while partitions wait for room in their windows or are about to begin, since a
+// request that is under way can't be extended by them.
 const starvedWait = 20 * time.Millisecond
 
 // fetcher reads partitions of one source broker over one connection, with one request under way.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
 
@@ -311,34 +312,62 @@ func TestOwnSecondIDJoins(t *testing.T) {
 }
 
 func TestShrinkAfterLagButNeverTheLastOnes(t *testing.T) {
-	const lag = 250 * time.Millisecond
-	r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.ReplicaLag = lag })
-	g := r.topic.parts[0]
-	r.src.fill(g, 10, 20)
-	a := r.assignment(0)
-	a.MinRealISR = 2
-	r.l.Assign(a)
-	f1, f2, f3 := r.follower(1, 1), r.follower(2, 1), r.follower(3, 1)
-	r.syncAll(10, f1, f2, f3)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go f1.loop(ctx)
-	// Nothing new: a follower that is silent has all there is.
-	time.Sleep(2 * lag)
-	if n := len(r.ctl.taken()); n != 0 {
-		t.Fatalf("shrunk while nobody lacks anything: %+v", r.ctl.taken())
+	l := still(t, 1, 0, 0)
+	p, now := l.part(protocol.PartitionID{Topic: destID}), time.Now()
+	isrAfter := func(d time.Duration) (isr []int32) {
+		prop, ok := p.propose(l.image(), now.Add(d))
+		if !ok {
+			return p.isr
+		}
+		for _, m := range prop.ISR {
+			isr = append(isr, m.ID)
+		}
+		p.pending = nil
+		return isr
 	}
-	// 2 and 3 stay away while the log grows: one may be left out, the last two real members stay.
-	r.src.fill(g, 20, 20)
-	r.until("shrunk", func(s Status) bool { return len(s.ISR) == 4 })
-	time.Sleep(2 * lag)
-	s := r.status()
-	if len(s.ISR) != 4 || !slices.Contains(s.ISR, 1) || s.HighWatermark != 10 {
-		t.Fatalf("ISR %v, high watermark %d", s.ISR, s.HighWatermark)
+	fetched := func(id int32, offset int64, at time.Duration) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.count(id, p.follower(id), offset, -1, true, now.Add(at))
 	}
-	go f2.loop(ctx)
-	go f3.loop(ctx)
-	r.until("expanded", func(s Status) bool { return len(s.ISR) == 5 && s.HighWatermark == 20 })
+	if isr := isrAfter(time.Hour); len(isr) != 5 {
+		t.Fatalf("ISR %v while nobody lacks anything", isr)
+	}
+	p.mu.Lock()
+	p.append(mustChunk(t, 0, batch(0, 10, 0, 20), batch(10, 10, 0, 20)))
+	p.assign.MinRealISR = 2
+	p.mu.Unlock()
+	fetched(1, 20, 25*time.Second)
+	fetched(2, 10, 25*time.Second)
+	if isr := isrAfter(29 * time.Second); len(isr) != 5 {
+		t.Fatalf("ISR %v before the lag is over", isr)
+	}
+	// Two are late, but only one may go: the one furthest behind.
+	if isr := isrAfter(31 * time.Second); !slices.Equal(isr, []int32{9001, 9002, 1, 2}) {
+		t.Errorf("ISR %v, want 3 left out", isr)
+	}
+	p.assign.MinRealISR = 0
+	if isr := isrAfter(31 * time.Second); !slices.Equal(isr, []int32{9001, 9002, 1}) {
+		t.Errorf("ISR %v, want all late ones left out", isr)
+	}
+	p.isr = []int32{9001, 9002, 2}
+	if isr := isrAfter(time.Hour); !slices.Contains(isr, 2) {
+		t.Errorf("ISR %v lost its last real member", isr)
+	}
+	// Reading at our end as of the last fetch is being caught up, as long as one keeps up with what is written.
+	p.isr = allFive
+	for i := range int64(10) {
+		p.mu.Lock()
+		end := p.end()
+		p.append(mustChunk(t, end, batch(end, 10, 0, 20)))
+		p.mu.Unlock()
+		for id := int32(1); id <= 3; id++ {
+			fetched(id, end, time.Duration(40+20*i)*time.Second)
+		}
+	}
+	if isr := isrAfter(225 * time.Second); len(isr) != 5 {
+		t.Errorf("ISR %v lost followers that keep up", isr)
+	}
 }
 
 func TestFlipsCarryWatermarkAndWindow(t *testing.T) {

@@ -146,30 +146,16 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 func TestPartitionsTakeTurns(t *testing.T) {
-	r := newRig(t, 4)
-	for _, g := range r.topic.parts {
-		r.src.fill(g, 500, 1000)
+	const parts = 4
+	r := &rig{t: t, l: still(t, parts, 1, 300_000)}
+	f := r.follower(1, parts)
+	f.maxBytes = 3000 // less than one batch
+	for range 3 * parts {
+		f.fetch(context.Background())
 	}
-	r.mirror(4)
-	fs := []*fakeFollower{r.follower(1, 4), r.follower(2, 4), r.follower(3, 4)}
-	for _, f := range fs {
-		f.maxBytes = 3000 // room for less than all partitions
-	}
-	r.syncAll(0, fs...)
-	for {
-		least, most := int64(500), int64(0)
-		for _, p := range fs[0].parts {
-			least, most = min(least, p.next), max(most, p.next)
-		}
-		if least == 500 {
-			return
-		}
-		// Chunks of 1 MiB hold all that a partition has: once each has come, nobody is preferred.
-		if most == 500 && least < 200 {
-			t.Fatalf("a partition is at the end while another is at %d", least)
-		}
-		for _, f := range fs {
-			f.fetch(context.Background())
+	for i, p := range f.parts {
+		if p.data != 3 {
+			t.Errorf("partition %d got %d batches of %d", i, p.data, 3*parts)
 		}
 	}
 }

@@ -28,8 +28,10 @@ type source struct {
 	// without batches changes neither (KAFKA-15510).
 	next      int64
 	prevEpoch int32
-	// starved: next was not asked for because the window is full.
+	// starved: next was not asked for although it soon may be, because the window is full or reading is about to begin.
 	starved bool
+	// attached is when the mirror began to read the partition.
+	attached time.Time
 
 	lastFetch   time.Time
 	fetched     int64
@@ -77,7 +79,7 @@ func (p *partition) attach() {
 		p.src.err = fmt.Errorf("mirror %q is not known", p.assign.Mirror)
 		return
 	}
-	p.src.mir, p.src.err = m, nil
+	p.src.mir, p.src.err, p.src.attached = m, nil, time.Now()
 	p.src.needLoad = true
 	m.add(p)
 }
@@ -127,6 +129,9 @@ func (p *partition) recovered() {
 	}
 	p.src.fails, p.src.retryAt = 0, time.Time{}
 }
+
+// startingFor is how long long polls are kept short for the sake of a partition that is about to be read.
+const startingFor = 30 * time.Second
 
 const (
 	backoffMin = 50 * time.Millisecond
@@ -235,7 +240,11 @@ func (p *partition) startAt(offset int64) {
 func (p *partition) wants(now time.Time) (ok bool, again time.Time) {
 	s := &p.src
 	s.starved = false
-	if p.closed || p.assign.Role != RoleMirror || !s.loaded || s.needLoad || s.next < 0 || s.fatal != nil || s.broker < 0 {
+	if p.closed || p.assign.Role != RoleMirror || s.fatal != nil || s.broker < 0 {
+		return false, time.Time{}
+	}
+	if !s.loaded || s.needLoad || s.next < 0 {
+		s.starved = now.Sub(s.attached) < startingFor
 		return false, time.Time{}
 	}
 	if now.Before(s.retryAt) {

@@ -514,3 +514,11 @@ func outline(b []byte) string {
 		b = rest
 	}
 }
+
+// newest returns the newest epoch, -1 when there is none.
+func (h history) newest() int32 {
+	if len(h) == 0 {
+		return -1
+	}
+	return h[len(h)-1].epoch
+}
