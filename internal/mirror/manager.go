@@ -61,6 +61,9 @@ type part struct {
 	id      protocol.PartitionID
 	machine *statemachine.Machine
 	since   time.Time
+	// loaded is when this process took the partition up, seen whether the image has shown it since.
+	loaded time.Time
+	seen   bool
 	// role is the last assignment given to the data path.
 	role     replica.Assignment
 	assigned bool

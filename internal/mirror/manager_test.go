@@ -154,3 +154,21 @@ func TestReloadMirroring(t *testing.T) {
 		t.Errorf("role %d", r)
 	}
 }
+
+// TestStoreAheadOfImage: a topic that is stored before the image shows it is not taken for deleted; one that was seen and
+// is gone is.
+func TestStoreAheadOfImage(t *testing.T) {
+	w := newWorld()
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 2)
+	if s := w.states[orders0].State; s != statemachine.Preparing {
+		t.Fatalf("state %s while the image lags behind", s)
+	}
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001}, lockOn)
+	rounds(t, m, 1)
+	w.edit(func(i *kraft.Image) { delete(i.Topics, ordersID); delete(i.Names, "orders") })
+	rounds(t, m, 1)
+	if s := w.states[orders0]; s.State != statemachine.Failed || s.Retry != -1 {
+		t.Errorf("state %s, retry %d of a deleted topic", s.State, s.Retry)
+	}
+}

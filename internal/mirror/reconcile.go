@@ -109,12 +109,15 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	}
 	ip := r.img.Partition(id)
 	if ip == nil {
-		if p.machine.State != statemachine.Failed && r.img.TopicByName(t.Name) == nil {
+		// A topic just created may be in the store before it is in the image.
+		gone := p.seen || r.now.Sub(p.loaded) > taskLimit
+		if gone && p.machine.State != statemachine.Failed && r.img.TopicByName(t.Name) == nil {
 			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic no longer exists at the destination",
 				Hint: "start it again to mirror it from scratch"})
 		}
 		return
 	}
+	p.seen = true
 	st, led := r.statuses[id]
 	if led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
@@ -125,7 +128,7 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 
 // load takes a partition over from what is stored.
 func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
-	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now()}
+	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now()}
 	s, ok := m.cfg.Store.State(id)
 	if !ok {
 		return p
