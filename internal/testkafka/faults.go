@@ -20,11 +20,13 @@ var faultLine = regexp.MustCompile(`Encountered (\S+ )+fault: ` +
 
 // A follower's fetcher logs failedLine when it gives a partition up until the next leader epoch. It does so in passing,
 // too, when the leader knows of a new epoch before it does: then fencedLine comes first and, within moments, epochLine
-// with a higher epoch.
+// with a higher epoch. When its broker learns of the epoch at the same moment, epochLine may come before all of that, but
+// the fetcher for the new epoch, addedFetcher, does not.
 var (
-	failedLine = regexp.MustCompile(`Partition (\S+) marked as failed`)
-	fencedLine = regexp.MustCompile(`Partition (\S+) has an older epoch \((\d+)\) than the current leader`)
-	epochLine  = regexp.MustCompile(`(?:Leader|Follower) (\S+) .*starts at leader epoch (\d+) `)
+	failedLine   = regexp.MustCompile(`Partition (\S+) marked as failed`)
+	fencedLine   = regexp.MustCompile(`Partition (\S+) has an older epoch \((\d+)\) than the current leader`)
+	epochLine    = regexp.MustCompile(`(?:Leader|Follower) (\S+) .*starts at leader epoch (\d+) `)
+	addedFetcher = regexp.MustCompile(`([^\s(]+) -> InitialFetchState\([^\]]*\],(\d+),`)
 )
 
 // Faults returns the log lines of all nodes that tell of a fault, and the nodes that ended without being asked, each
@@ -94,6 +96,12 @@ func scanFaults(log io.Reader) ([]string, error) {
 			}
 		} else if faultLine.MatchString(line) {
 			faults = append(faults, line)
+		} else if len(waiting) > 0 {
+			for _, m := range addedFetcher.FindAllStringSubmatch(line, -1) {
+				if epoch, _ := strconv.Atoi(m[2]); epoch > waiting[m[1]].epoch {
+					delete(waiting, m[1])
+				}
+			}
 		}
 		if err == io.EOF {
 			break

@@ -24,6 +24,9 @@ func TestScanFaults(t *testing.T) {
 		epoch7 = "[2026] INFO [Broker id=2] Follower orders-3 starts at leader epoch 7 from offset 10 (state.change.logger)\n"
 		epoch8 = "[2026] INFO [Broker id=2] Follower orders-3 starts at leader epoch 8 from offset 10 (state.change.logger)\n"
 		leads8 = "[2026] INFO [Broker id=2] Leader orders-3 with topic id Optional[x] starts at leader epoch 8 from offset 1\n"
+		added  = "[2026] INFO [ReplicaFetcherManager on broker 2] Added fetcher to broker 9001 for partitions HashMap(orders-31 -> " +
+			"InitialFetchState(Some(x),BrokerEndPoint[id=9001, host=127.0.0.1, port=1],8,10), orders-3 -> " +
+			"InitialFetchState(Some(x),BrokerEndPoint[id=9001, host=127.0.0.1, port=1],%d,10)) (kafka.server.ReplicaFetcherManager)\n"
 		other8 = "[2026] INFO [Broker id=2] Follower orders-31 starts at leader epoch 8 from offset 10 (state.change.logger)\n"
 	)
 	tests := []struct {
@@ -49,6 +52,8 @@ func TestScanFaults(t *testing.T) {
 		{"fenced, another partition moves on", fenced + failed + other8, 1},
 		{"fenced, then told the new epoch", epoch7 + fenced + failed + epoch8, 0},
 		{"fenced, then leads", epoch7 + fenced + failed + leads8, 0},
+		{"fenced while told the new epoch", epoch8 + fenced + failed + fmt.Sprintf(added, 8), 0},
+		{"fenced, fetches in the same epoch", fenced + failed + fmt.Sprintf(added, 7), 1},
 		{"two faults", failed + epoch8 + failed, 2},
 	}
 	for _, tt := range tests {
