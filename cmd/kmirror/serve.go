@@ -16,6 +16,7 @@ import (
 	"kmirror/internal/coordinator"
 	"kmirror/internal/mirror"
 	"kmirror/internal/verify"
+	"kmirror/protocol/kraft"
 	"kmirror/proxy"
 )
 
@@ -103,7 +104,7 @@ func (p *process) dataSide(legs legs) (err error) {
 		Nodes: p.sockets.nodes, ClusterID: cfg.ClusterID, Bootstrap: cfg.Destination.BootstrapServers, Controllers: cfg.Destination.Controllers,
 		ClientOpts: legs.client, ControllerOpts: legs.controller, ReplicationOpts: legs.replication,
 		InterBrokerListener: cfg.Destination.InterBrokerListener, Log: log, OnEvicted: cfg.OnEvicted, ShutdownTimeout: cfg.ShutdownTimeout,
-		Observer: p.metrics,
+		Check: func(img *kraft.Image) error { return missingListeners(cfg, img) }, Observer: p.metrics,
 	}); err != nil {
 		return usageError(err.Error(), "correct the configuration")
 	}

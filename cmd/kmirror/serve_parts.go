@@ -18,6 +18,7 @@ import (
 	"kmirror/internal/broker"
 	"kmirror/internal/clientconf"
 	"kmirror/internal/verify"
+	"kmirror/protocol/kraft"
 	"kmirror/proxy"
 )
 
@@ -135,6 +136,32 @@ func (s *sockets) close() {
 			l.Close()
 		}
 	}
+}
+
+// missingListeners refuses a destination whose real brokers have listeners that the configuration does not: a client that
+// learns of our node ids there would find nobody.
+func missingListeners(cfg *Config, img *kraft.Image) error {
+	ours := map[string]bool{}
+	for _, l := range cfg.Listeners {
+		ours[l.Name] = true
+	}
+	var missing []string
+	for id, b := range img.Brokers {
+		if slices.Contains(cfg.NodeIDs, id) {
+			continue
+		}
+		for _, e := range b.Endpoints {
+			if !ours[e.Name] && !slices.Contains(missing, e.Name) {
+				missing = append(missing, e.Name)
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return usageError("the destination's brokers have listeners that kmirror.yaml does not name: "+strings.Join(missing, ", "),
+		"add an entry for each to listeners; nothing was registered")
 }
 
 // nodeConfig is what DescribeConfigs shows of our node ids.

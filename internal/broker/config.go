@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"kmirror/protocol"
+	"kmirror/protocol/kraft"
 )
 
 // Listener is one endpoint that a node id advertises. SecurityProtocol is Kafka's id: 0 PLAINTEXT, 1 SSL,
@@ -53,6 +54,8 @@ type Config struct {
 	Log *slog.Logger
 	// OnEvicted is EvictedAlarm (default) or EvictedReregister.
 	OnEvicted string
+	// Check looks at the destination before anything is registered; its error ends Run. Optional.
+	Check func(*kraft.Image) error
 	// Observer gets events for metrics; optional.
 	Observer Observer
 	// HeartbeatInterval is broker.heartbeat.interval.ms, 2 s by default.
