@@ -13,7 +13,9 @@ import (
 // answered takes the source's answer for a partition. The answer is judged by what its request said: when the
 // partition's position or source epoch changed meanwhile it is dropped as a whole (KAFKA-18723), and so is a late error
 // (KAFKA-7786). size is that of all records in the response, refresh asks for metadata.
-func (p *partition) answered(t *target, rp *kmsg.FetchResponseTopicPartition, version int16, size int, catch bool, now time.Time) (n int, refresh bool) {
+func (p *partition) answered(
+	t *target, rp *kmsg.FetchResponseTopicPartition, version int16, size int, catch bool, now time.Time,
+) (n int, refresh bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.src

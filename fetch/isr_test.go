@@ -425,3 +425,46 @@ func TestLeadershipLostAndFoundAgain(t *testing.T) {
 	r.syncAll(150, fs...)
 	sameBytes(t, fs[1].parts[0].log, g.bytes())
 }
+
+func TestRestartNeverLowersTheWatermark(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.fill(g, 300, 20)
+	r.mirror(1)
+	fs := r.three()
+	for i, f := range fs {
+		f.partBytes = int32(500 + 300*i) // they advance at different speeds
+	}
+	for round := range 5 {
+		for range 3 + round {
+			for _, f := range fs {
+				f.once() // followers complain when their watermark falls
+			}
+		}
+		before, _ := r.l.HighWatermark(r.id())
+		r.stop()
+		r.restart()
+		for _, f := range fs {
+			f.session, f.epoch = 0, 0
+		}
+		deadline := time.Now().Add(5 * time.Second)
+		for {
+			for _, f := range fs {
+				f.once()
+			}
+			if hw, known := r.l.HighWatermark(r.id()); known {
+				if hw < before {
+					t.Fatalf("high watermark %d after a restart, %d before", hw, before)
+				}
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no high watermark after a restart: %+v", r.status())
+			}
+		}
+	}
+	r.syncAll(300, fs...)
+	for _, f := range fs {
+		sameBytes(t, f.parts[0].log, g.bytes())
+	}
+}
