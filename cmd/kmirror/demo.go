@@ -138,10 +138,14 @@ func (d *demo) await(ctx context.Context, name string, limit time.Duration, chec
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	began := time.Now()
+	var says string
 	for {
-		says, done, err := check(ctx)
+		now, done, err := check(ctx)
 		if done || err != nil {
 			return err
+		}
+		if ctx.Err() == nil { // else what it says is about the limit itself
+			says = now
 		}
 		d.progress(fmt.Sprintf("%-9s %s (%s)", name, says, seconds(time.Since(began))))
 		select {
