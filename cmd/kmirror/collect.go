@@ -110,7 +110,8 @@ func (c *partitionCollector) send(ch chan<- prometheus.Metric, g group, s *sampl
 		labels = append(labels, g.partition)
 	}
 	for _, state := range allStates {
-		ch <- prometheus.MustNewConstMetric(c.state, prometheus.GaugeValue, s.states[state.String()], append(labels, state.String())...)
+		name := state.String()
+		ch <- prometheus.MustNewConstMetric(c.state, prometheus.GaugeValue, s.states[name], append(labels, name)...)
 	}
 	for _, m := range []struct {
 		desc  *prometheus.Desc

@@ -134,8 +134,9 @@ type GatewayConfig struct {
 // defaultConfig is what a file's absent keys mean.
 func defaultConfig() *Config {
 	return &Config{
-		Lock: []string{"size", "min_isr"}, OnEvicted: "alarm", ShutdownTimeout: 30 * time.Second, ReadOnlyError: "policy_violation",
-		Limits: LimitsConfig{Connections: 10_000, Memory: 1 << 30}, Metrics: MetricsConfig{PerPartition: true},
+		Lock: []string{"size", "min_isr"}, OnEvicted: "alarm", ReadOnlyError: "policy_violation",
+		ShutdownTimeout: 30 * time.Second,
+		Limits:          LimitsConfig{Connections: 10_000, Memory: 1 << 30}, Metrics: MetricsConfig{PerPartition: true},
 		Log: LogConfig{Format: "json", Level: "info"},
 	}
 }
@@ -221,7 +222,11 @@ func applyEnv(v reflect.Value, prefix string, env map[string]string) (problems [
 		if !ok || !plainField(field.Type()) {
 			continue
 		}
-		if field.Kind() == reflect.Slice {
+		switch field.Kind() {
+		case reflect.String:
+			field.SetString(text)
+			continue
+		case reflect.Slice:
 			text = "[" + text + "]"
 		}
 		if err := yaml.Unmarshal([]byte(text), field.Addr().Interface()); err != nil {
@@ -255,7 +260,8 @@ var byteUnits = []struct {
 	suffix string
 	factor int64
 }{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1000}, {"MB", 1000_000}, {"GB", 1000_000_000}, {"B", 1}, {"", 1},
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1000}, {"MB", 1000_000}, {"GB", 1000_000_000},
+	{"B", 1}, {"", 1},
 }
 
 // Set reads text; it serves command-line flags too.

@@ -136,7 +136,8 @@ func (c *Config) checkListeners(k *checker) {
 			k.add(key+".tls", "has no meaning for protocol %s; remove it", l.Protocol)
 		}
 		if len(l.Allow) > 0 {
-			k.add(key+".allow", "needs TLS, which this version does not support yet; remove it and restrict the port by other means")
+			k.add(key+".allow",
+				"needs TLS, which this version does not support yet; remove it and restrict the port by other means")
 		}
 	}
 	if d := c.Destination.InterBrokerListener; d != "" && len(c.Listeners) > 0 && !slices.Contains(names, d) {
@@ -149,6 +150,7 @@ func (c *Config) checkListeners(k *checker) {
 
 // checkPorts makes sure that no two node ids and listeners share a port. The maps hold what is taken, and by what.
 func (c *Config) checkPorts(k *checker, key string, l ListenerConfig, bound, advertised map[string]string) {
+	const taken = "%s needs %s, taken by %s; each node id takes one port from the one given up"
 	for i, id := range c.NodeIDs {
 		bind, host, port := l.endpoint(i)
 		addr := net.JoinHostPort(host, strconv.Itoa(int(port)))
@@ -158,11 +160,11 @@ func (c *Config) checkPorts(k *checker, key string, l ListenerConfig, bound, adv
 			k.add(key, "needs one port for each node id from the one given up, beyond 65535; give a lower one")
 			return
 		}
-		if other, taken := bound[bind]; taken {
-			k.add(key+".bind", "%s needs %s, taken by %s; each node id takes one port from the one given up", mine, bind, other)
+		if other, ok := bound[bind]; ok {
+			k.add(key+".bind", taken, mine, bind, other)
 		}
-		if other, taken := advertised[addr]; taken {
-			k.add(key+".advertised", "%s needs %s, taken by %s; each node id takes one port from the one given up", mine, addr, other)
+		if other, ok := advertised[addr]; ok {
+			k.add(key+".advertised", taken, mine, addr, other)
 		}
 		if _, port := splitPort(bind); port != 0 {
 			bound[bind] = mine

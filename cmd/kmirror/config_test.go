@@ -83,27 +83,23 @@ listeners: [{name: A, bind: ":9091", advertised: "km1:9091", protocol: PLAINTEXT
 }
 
 func TestConfigEnvironmentWins(t *testing.T) {
-	c, err := parseConfig([]byte(goodConfig), []string{
-		"KMIRROR_NODE_IDS=7001,7002,7003", "KMIRROR_HTTP=127.0.0.1:1", "KMIRROR_LIMITS_MEMORY=128MiB", "KMIRROR_LOG_LEVEL=warn",
-		"KMIRROR_DESTINATION_CONTROLLERS=x:1", "KMIRROR_METRICS_PER_PARTITION=true", "KMIRROR_SHUTDOWN_TIMEOUT=5s",
-		"KMIRROR_ADMIN=127.0.0.1:7", "KMIRROR_BOOTSTRAP_SERVER=ignored:1", "KMIRROR_SERVICE_HOST=10.0.0.1",
-		"KMIRROR_LISTENERS=nonsense", "KMIRROR_RACK=",
-	})
 	// Three node ids need three ports each, and the listeners' ports are two apart.
+	_, err := parseConfig([]byte(goodConfig), []string{"KMIRROR_NODE_IDS=7001,7002,7003"})
 	if err == nil || !strings.Contains(err.Error(), "listeners.REPL") {
 		t.Fatalf("overlapping ports: %v", err)
 	}
-	c, err = parseConfig([]byte(goodConfig), []string{
+	c, err := parseConfig([]byte(goodConfig), []string{
 		"KMIRROR_NODE_IDS=7001,7002", "KMIRROR_HTTP=127.0.0.1:1", "KMIRROR_LIMITS_MEMORY=128MiB", "KMIRROR_LOG_LEVEL=warn",
 		"KMIRROR_DESTINATION_CONTROLLERS=x:1", "KMIRROR_METRICS_PER_PARTITION=true", "KMIRROR_SHUTDOWN_TIMEOUT=5s",
 		"KMIRROR_ADMIN=127.0.0.1:7", "KMIRROR_BOOTSTRAP_SERVER=ignored:1", "KMIRROR_LISTENERS=nonsense",
+		"KMIRROR_SERVICE_HOST=10.0.0.1", "KMIRROR_RACK=",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(c.NodeIDs, []int32{7001, 7002}) || c.HTTP != "127.0.0.1:1" || c.Limits.Memory != 128<<20 || c.Log.Level != "warn" ||
 		!reflect.DeepEqual(c.Destination.Controllers, []string{"x:1"}) || !c.Metrics.PerPartition || c.ShutdownTimeout != 5*time.Second ||
-		c.Admin.Bind != "127.0.0.1:7" {
+		c.Admin.Bind != "127.0.0.1:7" || c.Rack != "" {
 		t.Errorf("%+v", c)
 	}
 	if _, err := parseConfig([]byte(goodConfig), []string{"KMIRROR_MIN_REAL_INSYNC=two"}); err == nil ||

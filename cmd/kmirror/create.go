@@ -21,7 +21,8 @@ func newCreateCommand(c *cli) *cobra.Command {
 	var mirror, file string
 	cmd := &cobra.Command{
 		Use: "create --mirror M --mirror-config FILE", Short: "Define a mirror: where the source is and how it is reached",
-		Long: `Define a mirror. FILE holds Java properties as in KIP-1279: bootstrap.servers, security.protocol, sasl.*, ssl.*, mirror.*.
+		Long: `Define a mirror. FILE holds Java properties as in KIP-1279: bootstrap.servers, security.protocol, sasl.*, ssl.*,
+mirror.*.
 Secrets are references that kmirror serve resolves when it uses them: ${file:PATH}, ${file:PATH:KEY} or ${env:NAME}.
 Nothing is mirrored until kmirror start.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.create(cmd.Context(), mirror, file) },

@@ -24,8 +24,8 @@ func newDescribeCommand(c *cli) *cobra.Command {
 	var f describeFlags
 	cmd := &cobra.Command{
 		Use: "describe", Short: "Show states, positions and lags of partitions",
-		Long: `Show states, positions and lags of partitions. -o json prints an array; a value that is not known is null there and - in
-the table.`,
+		Long: `Show states, positions and lags of partitions. -o json prints an array.
+A value that is not known is null there and - in the table.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.describe(cmd.Context(), f) },
 	}
 	cmd.Flags().StringVar(&f.mirrors, "mirror", "", "mirrors, separated by commas (default: all)")

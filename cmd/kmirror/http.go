@@ -23,7 +23,8 @@ func newHTTPServer(listen net.Listener, registry *prometheus.Registry, alive, re
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probe(alive))
 	mux.HandleFunc("GET /readyz", probe(ready))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	opts := promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, opts))
 	return &httpServer{listen: listen, server: &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16,

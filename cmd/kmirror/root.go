@@ -57,10 +57,11 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some partitions not th
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(err.Error(), "see "+cmd.CommandPath()+" --help")
 	})
-	root.PersistentFlags().StringVarP(&c.output, "output", "o", "table", "table, json or yaml; results go to stdout, the rest to stderr")
+	root.PersistentFlags().StringVarP(&c.output, "output", "o", "table",
+		"table, json or yaml; results go to stdout, the rest to stderr")
 	for _, cmd := range []*cobra.Command{
-		newServeCommand(c), newDemoCommand(c), newCreateCommand(c), newStartCommand(c), newListCommand(c), newDescribeCommand(c),
-		newVerifyCommand(c), newVersionCommand(c),
+		newServeCommand(c), newDemoCommand(c), newCreateCommand(c), newStartCommand(c), newListCommand(c),
+		newDescribeCommand(c), newVerifyCommand(c), newVersionCommand(c),
 	} {
 		if cmd.Args == nil {
 			cmd.Args = cobra.NoArgs
@@ -84,7 +85,8 @@ func (c *cli) checkOutput() error {
 func (c *cli) adminFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.bootstrap, "bootstrap-server", "",
 		"admin addresses of kmirror, host:port[,host:port] (env KMIRROR_BOOTSTRAP_SERVER)")
-	cmd.Flags().StringVar(&c.commandConfig, "command-config", "", "properties file with the TLS settings of the admin connection")
+	cmd.Flags().StringVar(&c.commandConfig, "command-config", "",
+		"properties file with the TLS settings of the admin connection")
 }
 
 // changeFlags adds the flags of commands that change something.
@@ -114,7 +116,8 @@ func (c *cli) client() (*admin.Client, error) {
 			return nil, err
 		}
 		if strings.HasPrefix(strings.ToUpper(strings.TrimSpace(props["security.protocol"])), "SASL") {
-			return nil, usageError("--command-config: the admin listener speaks no SASL", "use security.protocol PLAINTEXT or SSL")
+			return nil, usageError("--command-config: the admin listener speaks no SASL",
+				"use security.protocol PLAINTEXT or SSL")
 		}
 		if conf.TLS, err = clientconf.TLSConfig(props); err != nil {
 			return nil, usageError("--command-config: "+err.Error(), "correct "+c.commandConfig)

@@ -121,7 +121,8 @@ func startTable(w io.Writer, results []admin.TopicResult, dryRun bool) {
 			fmt.Fprintf(w, "%s\t%d\tstarted\n", r.Topic, r.Partitions)
 		case r.Plan != nil:
 			for _, p := range r.Plan.Partitions {
-				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", r.Topic, p.Partition, number(p.Lost), number(p.Truncated), number(p.Copied))
+				fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", r.Topic, p.Partition, number(p.Lost), number(p.Truncated),
+					number(p.Copied))
 			}
 		}
 	}
@@ -149,7 +150,9 @@ func startError(results []admin.TopicResult) error {
 		if r.Err != nil {
 			refused++
 			if first == nil {
-				first = &admin.Error{Code: r.Err.Code, Message: r.Topic + ": " + r.Err.Message, Hint: r.Err.Hint, Exit: r.Err.Exit}
+				refusal := *r.Err
+				refusal.Message = r.Topic + ": " + refusal.Message
+				first = &refusal
 			}
 		}
 	}

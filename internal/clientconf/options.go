@@ -154,7 +154,8 @@ func mechanism(props map[string]string) (sasl.Mechanism, error) {
 			return oauth.Auth{Token: token}, err
 		}
 		if _, err := login(context.Background()); err != nil {
-			return nil, fmt.Errorf("%w; OAUTHBEARER needs a ready token: OAuthBearerLoginModule required token=\"${file:PATH}\";", err)
+			return nil, fmt.Errorf("%w; OAUTHBEARER needs a ready token: "+
+				"OAuthBearerLoginModule required token=\"${file:PATH}\";", err)
 		}
 		return oauth.Oauth(login), nil
 	case "":

@@ -272,7 +272,8 @@ func (s *Store) ends(ctx context.Context, cl *kgo.Client) (map[int32]int64, erro
 // denied makes missing rights final: waiting does not bring them.
 func denied(err error, topic string) error {
 	if errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) {
-		return fmt.Errorf("%w: %w: grant CREATE, DESCRIBE, READ and WRITE on topic %s to kmirror's principal", errFinal, err, topic)
+		return fmt.Errorf("%w: %w: grant CREATE, DESCRIBE, READ and WRITE on topic %s to kmirror's principal",
+			errFinal, err, topic)
 	}
 	return err
 }

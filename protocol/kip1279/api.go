@@ -29,22 +29,58 @@ type API struct {
 
 // apis is in the order of the keys.
 var apis = []API{
-	{KeyCreateClusterMirror, "CreateClusterMirror", 0, 0, newMessage[CreateClusterMirrorRequest], newMessage[CreateClusterMirrorResponse]},
-	{KeyStartMirrorTopics, "StartMirrorTopics", 0, 0, newMessage[StartMirrorTopicsRequest], newMessage[StartMirrorTopicsResponse]},
-	{KeyStopMirrorTopics, "StopMirrorTopics", 0, 0, newMessage[StopMirrorTopicsRequest], newMessage[StopMirrorTopicsResponse]},
-	{KeyListClusterMirrors, "ListClusterMirrors", 0, 0, newMessage[ListClusterMirrorsRequest], newMessage[ListClusterMirrorsResponse]},
 	{
-		KeyDescribeClusterMirrors, "DescribeClusterMirrors", 0, 0,
-		newMessage[DescribeClusterMirrorsRequest], newMessage[DescribeClusterMirrorsResponse],
+		Key: KeyCreateClusterMirror, Name: "CreateClusterMirror",
+		Request: newMessage[CreateClusterMirrorRequest], Response: newMessage[CreateClusterMirrorResponse],
 	},
-	{KeyReadMirrorStates, "ReadMirrorStates", 0, 0, newMessage[ReadMirrorStatesRequest], newMessage[ReadMirrorStatesResponse]},
-	{KeyWriteMirrorStates, "WriteMirrorStates", 0, 0, newMessage[WriteMirrorStatesRequest], newMessage[WriteMirrorStatesResponse]},
-	{KeyPauseMirrorTopics, "PauseMirrorTopics", 0, 0, newMessage[PauseMirrorTopicsRequest], newMessage[PauseMirrorTopicsResponse]},
-	{KeyResumeMirrorTopics, "ResumeMirrorTopics", 0, 0, newMessage[ResumeMirrorTopicsRequest], newMessage[ResumeMirrorTopicsResponse]},
-	{KeyDeleteClusterMirror, "DeleteClusterMirror", 0, 0, newMessage[DeleteClusterMirrorRequest], newMessage[DeleteClusterMirrorResponse]},
-	{KeyBumpLeaderEpochs, "BumpLeaderEpochs", 0, 0, newMessage[BumpLeaderEpochsRequest], newMessage[BumpLeaderEpochsResponse]},
-	{KeyRecoverMirrorTopics, "RecoverMirrorTopics", 0, 0, newMessage[RecoverMirrorTopicsRequest], newMessage[RecoverMirrorTopicsResponse]},
-	{KeyKmirrorCall, "KmirrorCall", 0, 0, newMessage[KmirrorCallRequest], newMessage[KmirrorCallResponse]},
+	{
+		Key: KeyStartMirrorTopics, Name: "StartMirrorTopics",
+		Request: newMessage[StartMirrorTopicsRequest], Response: newMessage[StartMirrorTopicsResponse],
+	},
+	{
+		Key: KeyStopMirrorTopics, Name: "StopMirrorTopics",
+		Request: newMessage[StopMirrorTopicsRequest], Response: newMessage[StopMirrorTopicsResponse],
+	},
+	{
+		Key: KeyListClusterMirrors, Name: "ListClusterMirrors",
+		Request: newMessage[ListClusterMirrorsRequest], Response: newMessage[ListClusterMirrorsResponse],
+	},
+	{
+		Key: KeyDescribeClusterMirrors, Name: "DescribeClusterMirrors",
+		Request: newMessage[DescribeClusterMirrorsRequest], Response: newMessage[DescribeClusterMirrorsResponse],
+	},
+	{
+		Key: KeyReadMirrorStates, Name: "ReadMirrorStates",
+		Request: newMessage[ReadMirrorStatesRequest], Response: newMessage[ReadMirrorStatesResponse],
+	},
+	{
+		Key: KeyWriteMirrorStates, Name: "WriteMirrorStates",
+		Request: newMessage[WriteMirrorStatesRequest], Response: newMessage[WriteMirrorStatesResponse],
+	},
+	{
+		Key: KeyPauseMirrorTopics, Name: "PauseMirrorTopics",
+		Request: newMessage[PauseMirrorTopicsRequest], Response: newMessage[PauseMirrorTopicsResponse],
+	},
+	{
+		Key: KeyResumeMirrorTopics, Name: "ResumeMirrorTopics",
+		Request: newMessage[ResumeMirrorTopicsRequest], Response: newMessage[ResumeMirrorTopicsResponse],
+	},
+	{
+		Key: KeyDeleteClusterMirror, Name: "DeleteClusterMirror",
+		Request: newMessage[DeleteClusterMirrorRequest], Response: newMessage[DeleteClusterMirrorResponse],
+	},
+	{
+		Key: KeyBumpLeaderEpochs, Name: "BumpLeaderEpochs",
+		Request: newMessage[BumpLeaderEpochsRequest], Response: newMessage[BumpLeaderEpochsResponse],
+	},
+	{
+		Key: KeyRecoverMirrorTopics, Name: "RecoverMirrorTopics",
+		Request: newMessage[RecoverMirrorTopicsRequest], Response: newMessage[RecoverMirrorTopicsResponse],
+	},
+	{
+		Key: KeyKmirrorCall, Name: "KmirrorCall",
+		Request: newMessage[KmirrorCallRequest], Response: newMessage[KmirrorCallResponse],
+	},
 }
 
 // newMessage makes an empty message with the schema's defaults.
