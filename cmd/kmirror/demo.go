@@ -91,7 +91,8 @@ func (d *demo) run(ctx context.Context, play bool) (err error) {
 func (d *demo) failed(ctx context.Context, name string, err error) error {
 	d.progress("")
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return &admin.Error{Code: kip1279.RequestTimedOut, Message: "demo interrupted",
+			Hint: "its clusters and files are gone; run it again", Exit: admin.ExitFailed}
 	}
 	fmt.Fprintf(d.out, "FAILED %s: %v\n", name, err)
 	if d.shim != nil {
