@@ -71,14 +71,7 @@ func openSockets(cfg *Config) (s *sockets, err error) {
 	for i, id := range cfg.NodeIDs {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {
-			bind, err := shifted(l.Bind, i)
-			if err != nil {
-				return s, usageError(fmt.Sprintf("listeners: %s: %v", l.Name, err), "give bind as host:port")
-			}
-			host, port, err := split(l.Advertised, i)
-			if err != nil {
-				return s, usageError(fmt.Sprintf("listeners: %s: %v", l.Name, err), "give advertised as host:port")
-			}
+			bind, host, port := l.endpoint(i)
 			sock, err := listen(bind)
 			if err != nil {
 				return s, err
@@ -107,23 +100,6 @@ func listen(addr string) (net.Listener, error) {
 		return nil, usageError(err.Error(), "free the address or choose another; node ids after the first use the following ports")
 	}
 	return l, nil
-}
-
-func split(addr string, add int) (host string, port uint16, err error) {
-	h, p, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, err
-	}
-	n, err := strconv.ParseUint(p, 10, 16)
-	if err != nil || n == 0 || n+uint64(add) > 65535 {
-		return "", 0, fmt.Errorf("port %s is not in range", p)
-	}
-	return h, uint16(n) + uint16(add), nil
-}
-
-func shifted(addr string, add int) (string, error) {
-	h, p, err := split(addr, add)
-	return net.JoinHostPort(h, strconv.Itoa(int(p))), err
 }
 
 // close closes what is open; closing twice does no harm.

@@ -94,8 +94,8 @@ func (c *cli) verify(ctx context.Context, topics string, step admin.VerifyReques
 	}
 	return &admin.Error{Code: kip1279.UnknownServerError,
 		Message: fmt.Sprintf("%d of %d batches differ", result.Differ, result.Batches),
-		Hint: "don't fail over to the topics that differ; keep both sides' logs and see the page on guarantees",
-		Exit: admin.ExitDiffers}
+		Hint:    "don't fail over to the topics that differ; keep both sides' logs and see the page on guarantees",
+		Exit:    admin.ExitDiffers}
 }
 
 // verifyPartition takes steps until the partition is done and adds them up in result.
