@@ -41,9 +41,10 @@ func TestEligibleLeaderReplicas(t *testing.T) {
 		{"two lag", []int32{3, 2}, []int32{1}, false},
 	} {
 		ok := t.Run(tt.name, func(t *testing.T) {
+			s.tb = t
 			exchange(t, s, consumer, src, topic, tt.stopped, tt.then, end, tt.visible)
 		})
-		if end += 100; !ok {
+		if s.tb, end = t, end+100; !ok {
 			break
 		}
 	}

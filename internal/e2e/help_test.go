@@ -118,18 +118,19 @@ func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions in
 	})
 }
 
-// endOffsets are the high watermarks of topics.
+// endOffsets are the high watermarks of topics. A leader that has just been elected may not know its own yet.
 func endOffsets(tb testing.TB, c *testkafka.Cluster, topics ...string) map[tp]int64 {
 	tb.Helper()
 	out := map[tp]int64{}
-	offs, err := kadm.NewClient(client(tb, c)).ListEndOffsets(timeout(tb, 20*time.Second), topics...)
-	if err == nil {
-		err = offs.Error()
-	}
-	if err != nil {
-		tb.Fatalf("end offsets of %v: %v", topics, err)
-	}
-	offs.Each(func(o kadm.ListedOffset) { out[tp{o.Topic, o.Partition}] = o.Offset })
+	adm := kadm.NewClient(client(tb, c))
+	eventually(tb, 20*time.Second, fmt.Sprintf("end offsets of %v", topics), func() error {
+		offs, err := adm.ListEndOffsets(timeout(tb, 20*time.Second), topics...)
+		if err == nil {
+			err = offs.Error()
+		}
+		offs.Each(func(o kadm.ListedOffset) { out[tp{o.Topic, o.Partition}] = o.Offset })
+		return err
+	})
 	return out
 }
 

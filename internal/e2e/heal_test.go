@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/testkafka"
+)
+
+// patient is a mirror under load that things are done to.
+type patient struct {
+	t          *testing.T
+	src, dst   *testkafka.Cluster
+	s          *shim
+	topic      string
+	partitions int32
+	consumer   *tail
+	stop       func() int
+}
+
+// newPatient mirrors a topic of some 10 MB, keeps producing to it and keeps a consumer at the destination.
+func newPatient(t *testing.T, src, dst *testkafka.Cluster) *patient {
+	p := &patient{t: t, src: src, dst: dst, topic: "orders", partitions: 3}
+	createTopic(t, src, p.topic, p.partitions, nil)
+	produce(t, client(t, src, kgo.ProducerBatchCompression(kgo.NoCompression())), p.topic, p.partitions, 3500, 1000)
+	p.s = newShim(t, dst, "")
+	p.s.create(src)
+	p.s.mirror(p.topic)
+	p.s.caughtUp(src, 3, time.Minute, p.topic)
+	p.stop = flow(t, src, p.topic, p.partitions, 300)
+	p.consumer = follow(t, dst, p.topic, p.partitions)
+	p.consumer.reaches(t, src, time.Minute)
+	return p
+}
+
+// heals does something to the mirror as a subtest and wants it whole again afterwards, with nobody's help.
+func (p *patient) heals(name string, harm func(t *testing.T)) {
+	p.t.Helper()
+	if p.t.Failed() {
+		return
+	}
+	p.t.Run(name, func(t *testing.T) {
+		p.s.tb = t
+		defer func() { p.s.tb = p.t }()
+		harm(t)
+		begin := time.Now()
+		p.s.healed(p.src, 90*time.Second, p.topic, 3)
+		p.consumer.reaches(t, p.src, time.Minute)
+		t.Logf("whole again after %s", time.Since(begin).Round(100*time.Millisecond))
+	})
+}
+
+// check ends the load and compares.
+func (p *patient) check() {
+	p.t.Helper()
+	p.t.Logf("%d records under load", p.stop())
+	p.s.healed(p.src, time.Minute, p.topic, 3)
+	p.s.equal(p.src, p.topic, p.partitions, 3)
+	p.consumer.check(p.t, p.src)
+}
+
+// TestHealDestination does to the destination what happens to clusters.
+func TestHealDestination(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src"})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})
+	p := newPatient(t, src, dst)
+
+	p.heals("broker killed, wiped, restarted", func(t *testing.T) {
+		n := dst.Node(2)
+		for _, do := range []func() error{n.Kill, n.Wipe, n.Start} {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.joinsWhole(t, n)
+	})
+	p.heals("rolling restart", func(t *testing.T) {
+		hw := watchMarks(t, dst, p.topic, p.partitions)
+		for _, id := range dst.Brokers() {
+			stopBroker(t, dst, id)
+			startBroker(t, dst, id)
+			p.s.healed(src, time.Minute, p.topic, 3)
+		}
+		hw.never(t)
+	})
+	p.heals("controller restarted", func(t *testing.T) {
+		n := dst.Node(101)
+		if err := errors.Join(n.Stop(), n.Start()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	p.check()
+}
+
+// joinsWhole wants a broker that lost its log to be in no ISR before it has all that consumers may have seen: a fetch of its
+// earlier incarnation must not let it in (KAFKA-15221).
+func (p *patient) joinsWhole(t *testing.T, n *testkafka.Node) {
+	t.Helper()
+	eventually(t, time.Minute, fmt.Sprintf("broker %d in sync again", n.ID), func() error {
+		d, err := replicasOf(t, p.dst, p.topic)
+		if err != nil {
+			return err
+		}
+		out := 0
+		for i := range p.partitions {
+			if !slices.Contains(d.Partitions[i].ISR, n.ID) {
+				out++
+				continue
+			}
+			seen := p.consumer.at()[i]
+			if _, has, err := logDigest(n, p.topic, i, 0); err != nil || has < seen {
+				t.Fatalf("broker %d is in the ISR of partition %d and ends at %d, a consumer is at %d (%v)", n.ID, i, has, seen, err)
+			}
+		}
+		if out > 0 {
+			return fmt.Errorf("out of %d ISRs", out)
+		}
+		return nil
+	})
+}
+
+// TestHealController kills the active one of three controllers, twice.
+func TestHealController(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src"})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Combined: 3})
+	p := newPatient(t, src, dst)
+	for _, name := range []string{"active controller killed", "the next one killed"} {
+		p.heals(name, func(t *testing.T) {
+			n := dst.Node(activeController(t, dst))
+			if err := errors.Join(n.Kill(), n.Start()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	p.check()
+}
+
+func activeController(t *testing.T, c *testkafka.Cluster) int32 {
+	t.Helper()
+	req := kmsg.NewPtrDescribeQuorumRequest()
+	rt := kmsg.NewDescribeQuorumRequestTopic()
+	rt.Topic = "__cluster_metadata"
+	rt.Partitions = append(rt.Partitions, kmsg.NewDescribeQuorumRequestTopicPartition())
+	req.Topics = append(req.Topics, rt)
+	resp, err := client(t, c).Request(timeout(t, 20*time.Second), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.(*kmsg.DescribeQuorumResponse).Topics[0].Partitions[0].LeaderID
+}
+
+// TestHealSource moves the source's leaders, stops one of its brokers, and takes the whole source away for a while.
+func TestHealSource(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 3})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3})
+	p := newPatient(t, src, dst)
+
+	p.heals("leaders moved", func(t *testing.T) {
+		ahead := p.s.epochs()
+		for range 12 { // further than the destination's epochs are ahead at first
+			moveLeaders(t, src, p.topic)
+		}
+		p.s.healed(src, time.Minute, p.topic, 3)
+		for i, e := range p.s.epochs() {
+			if was := ahead[i]; e.source <= was.destination {
+				t.Errorf("partition %d: the source went from epoch %d to %d only, the destination was at %d all the time", i, was.source, e.source, was.destination)
+			}
+		}
+	})
+	p.heals("leader stopped", func(t *testing.T) {
+		d, err := replicasOf(t, src, p.topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Node 1 is the source's controller as well.
+		leader := max(d.Partitions[0].Leader, d.Partitions[1].Leader, d.Partitions[2].Leader)
+		if leader == 1 {
+			t.Fatal("node 1 leads all partitions")
+		}
+		stopBroker(t, src, leader)
+		p.consumer.reaches(t, src, time.Minute)
+		startBroker(t, src, leader)
+	})
+	p.heals("source gone for 30 s", func(t *testing.T) {
+		for _, n := range src.Nodes() {
+			if err := n.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			defer n.Resume()
+		}
+		polled(30*time.Second, func() bool { return false })
+		parts, err := p.s.describe("--topics", p.topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range parts {
+			if i.State != "MIRRORING" || len(i.ISRReal) != 3 {
+				t.Errorf("without its source partition %d is %s, in sync %v, error %v", i.Partition, i.State, i.ISRReal, deref(i.Error))
+			}
+		}
+		late, want := follow(t, dst, p.topic, p.partitions), p.consumer.at()
+		eventually(t, 20*time.Second, "a new consumer reads what is there", func() error {
+			if at := late.at(); !slices.Equal(at, want) {
+				return fmt.Errorf("at %v of %v", at, want)
+			}
+			return nil
+		})
+	})
+	p.check()
+}
+
+// epochs are leader epochs of a partition.
+type epochs struct{ source, destination int32 }
+
+// epochs returns those of all mirror partitions, which are known.
+func (s *shim) epochs() (out []epochs) {
+	s.tb.Helper()
+	parts, err := s.describe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	for _, p := range parts {
+		out = append(out, epochs{*p.SourceEpoch, *p.DestinationEpoch})
+	}
+	return out
+}
+
+// moveLeaders makes the second replica of every partition the leader: first in the list, then elected.
+func moveLeaders(t *testing.T, c *testkafka.Cluster, topic string) {
+	t.Helper()
+	d, err := replicasOf(t, c, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adm, ctx := kadm.NewClient(client(t, c)), timeout(t, 30*time.Second)
+	var req kadm.AlterPartitionAssignmentsReq
+	set := kadm.TopicsSet{}
+	for _, p := range d.Partitions {
+		req.Assign(topic, p.Partition, append(slices.Clone(p.Replicas[1:]), p.Replicas[0]))
+		set.Add(topic, p.Partition)
+	}
+	rs, err := adm.AlterPartitionAssignments(ctx, req)
+	if err == nil {
+		err = rs.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "leaders elected", func() error {
+		_, err := adm.ElectLeaders(ctx, kadm.ElectPreferredReplica, set)
+		if err != nil {
+			return err
+		}
+		now, err := replicasOf(t, c, topic)
+		if err != nil {
+			return err
+		}
+		for i, p := range d.Partitions {
+			if got := now.Partitions[i].Leader; got != p.Replicas[1] {
+				return fmt.Errorf("partition %d is led by %d, not %d", i, got, p.Replicas[1])
+			}
+		}
+		return nil
+	})
+}
