@@ -111,6 +111,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.cfg.Destination.SetStrayCheck(m.isStray)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { m.loop(ctx); m.tasks.Wait(); return nil })
+	g.Go(func() error { newTxnWatch(m).run(ctx); return nil })
 	return g.Wait()
 }
 
