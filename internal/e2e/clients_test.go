@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
 )
@@ -160,7 +159,7 @@ func laggard(t *testing.T, src, dst *testkafka.Cluster, s *shim, topic string) {
 func heldBack(t *testing.T, dst *testkafka.Cluster, w *watcher, slow *testkafka.Node, topic string, limit time.Duration, end int64) (shrunk bool) {
 	t.Helper()
 	out := func() bool {
-		isr, err := isrOf(t, dst.Node(1), topic)
+		_, isr, err := placeOf(t, dst.Node(1), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,22 +189,4 @@ func heldBack(t *testing.T, dst *testkafka.Cluster, w *watcher, slow *testkafka.
 		}
 		return out()
 	})
-}
-
-// isrOf asks one broker for the ISR of partition 0.
-func isrOf(tb testing.TB, n *testkafka.Node, topic string) ([]int32, error) {
-	tb.Helper()
-	req := kmsg.NewPtrMetadataRequest()
-	t := kmsg.NewMetadataRequestTopic()
-	t.Topic = &topic
-	req.Topics = append(req.Topics, t)
-	resp, err := atBroker(tb, n, req)
-	if err != nil {
-		return nil, err
-	}
-	p := resp.(*kmsg.MetadataResponse).Topics[0].Partitions
-	if len(p) != 1 {
-		return nil, fmt.Errorf("%d partitions", len(p))
-	}
-	return p[0].ISR, nil
 }

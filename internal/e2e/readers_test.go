@@ -38,7 +38,7 @@ func sameRecords(tb testing.TB, want, got []seen) {
 	tb.Helper()
 	for i := range min(len(want), len(got)) {
 		if want[i] != got[i] {
-			tb.Fatalf("record %d of %d (source: %d):\n got %.300v\nwant %.300v", i, len(got), len(want), got[i], want[i])
+			tb.Fatalf("record %d of %d (source: %d):\n got %.300s\nwant %.300s", i, len(got), len(want), fmt.Sprint(got[i]), fmt.Sprint(want[i]))
 		}
 	}
 	if len(want) != len(got) {
