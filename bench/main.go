@@ -17,7 +17,7 @@ import (
 
 // settings of a run.
 type settings struct {
-	binary           string
+	binary, profile  string
 	records, size    int
 	partitions, runs int
 	latency          time.Duration
@@ -26,6 +26,7 @@ type settings struct {
 func main() {
 	var s settings
 	flag.StringVar(&s.binary, "kmirror", "bin/kmirror", "the kmirror binary to measure")
+	flag.StringVar(&s.profile, "cpu-profile", "", "write a CPU profile of kmirror to this file")
 	flag.IntVar(&s.records, "records", 1_000_000, "records per catch-up run")
 	flag.IntVar(&s.size, "size", 1000, "bytes per record")
 	flag.IntVar(&s.partitions, "partitions", 4, "partitions")
@@ -64,7 +65,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.dst.Close()
-	if b.shim, err = startShim(ctx, s.binary, filepath.Join(dir, "shim"), b.src, b.dst); err != nil {
+	if b.shim, err = startShim(ctx, s, filepath.Join(dir, "shim"), b.src, b.dst); err != nil {
 		return err
 	}
 	defer b.shim.stop()

@@ -48,7 +48,7 @@ func ports(n int) (int, error) {
 	return 0, fmt.Errorf("no %d free ports in a row", n)
 }
 
-func startShim(ctx context.Context, binary, dir string, src, dst *testkafka.Cluster) (*shim, error) {
+func startShim(ctx context.Context, set settings, dir string, src, dst *testkafka.Cluster) (*shim, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func startShim(ctx context.Context, binary, dir string, src, dst *testkafka.Clus
 	if err != nil {
 		return nil, err
 	}
-	s := &shim{binary: binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p)}
+	s := &shim{binary: set.binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p)}
 	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
 admin: %s
 http: 127.0.0.1:%d
@@ -78,7 +78,11 @@ listeners:
 		return nil, err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(binary, "serve", "--config", config)
+	args := []string{"serve", "--config", config}
+	if set.profile != "" {
+		args = append(args, "--cpu-profile", set.profile)
+	}
+	s.cmd = exec.Command(set.binary, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

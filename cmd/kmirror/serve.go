@@ -21,7 +21,7 @@ import (
 )
 
 func newServeCommand(c *cli) *cobra.Command {
-	var file string
+	var file, profile string
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -43,12 +43,18 @@ func newServeCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.run(cmd.Context())
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
+			return errors.Join(p.run(cmd.Context()), stop())
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "kmirror.yaml")
 	cmd.Flags().BoolVar(&check, "check", false, "connect everywhere, register nowhere, and say what was found")
+	cmd.Flags().StringVar(&profile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 	cobra.CheckErr(cmd.MarkFlagRequired("config"))
+	cobra.CheckErr(cmd.Flags().MarkHidden("cpu-profile"))
 	return cmd
 }
 
