@@ -9,8 +9,9 @@ import (
 // DefaultMaxFrame is the frame limit in bytes where none is configured: Kafka's own socket.request.max.bytes.
 const DefaultMaxFrame = 100 << 20
 
-// frameStep bounds how much ReadFrame allocates ahead of the bytes that have really come.
-const frameStep = 1 << 20
+// frameStep bounds how much ReadFrame allocates ahead of the bytes that have really come, at first: thousands of peers may
+// stop there.
+const frameStep = 16 << 10
 
 // FrameError reports a size prefix that can't belong to a Kafka frame or is above the limit. The stream can't be used
 // any further: where the next frame begins is not known.
@@ -44,6 +45,17 @@ func (e *FrameError) Error() string {
 	}
 	return fmt.Sprintf("frame of %d bytes is above the limit of %d: "+
 		"a larger message than this listener allows, or not Kafka's protocol", e.Size, e.Max)
+}
+
+// Kind names the sort of cause, "tls", "text" or "size", so that in a log one kind does not hide another.
+func (e *FrameError) Kind() string {
+	switch {
+	case len(e.Head) > 0 && (e.Head[0] == 0x15 || e.Head[0] == 0x16):
+		return "tls"
+	case len(e.Head) > 0 && e.Head[0] >= 'A' && e.Head[0] <= 'Z':
+		return "text"
+	}
+	return "size"
 }
 
 // ReadFrame reads one size-prefixed frame and returns its body, which is buf's array when that is large enough. The

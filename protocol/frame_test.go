@@ -54,13 +54,14 @@ func TestReadFrameNamesTheCauseOfAnImpossibleSize(t *testing.T) {
 	for name, c := range map[string]struct {
 		in   string
 		want string
+		kind string
 	}{
-		"TLS client hello": {"\x16\x03\x01\x02\x00\x01\x00", "TLS handshake"},
-		"TLS alert":        {"\x15\x03\x03\x00\x02\x02\x28", "TLS alert"},
-		"HTTP request":     {"GET / HTTP/1.1\r\n", "HTTP request"},
-		"HTTP answer":      {"HTTP/1.1 400 Bad Request", "HTTP answer"},
-		"negative":         {"\xff\xff\xff\xff", "negative"},
-		"too large":        {"\x00\x00\x01\x01....", "257 bytes is above the limit of 256"},
+		"TLS client hello": {"\x16\x03\x01\x02\x00\x01\x00", "TLS handshake", "tls"},
+		"TLS alert":        {"\x15\x03\x03\x00\x02\x02\x28", "TLS alert", "tls"},
+		"HTTP request":     {"GET / HTTP/1.1\r\n", "HTTP request", "text"},
+		"HTTP answer":      {"HTTP/1.1 400 Bad Request", "HTTP answer", "text"},
+		"negative":         {"\xff\xff\xff\xff", "negative", "size"},
+		"too large":        {"\x00\x00\x01\x01....", "257 bytes is above the limit of 256", "size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReadFrame(strings.NewReader(c.in), 256, nil)
@@ -71,8 +72,8 @@ func TestReadFrameNamesTheCauseOfAnImpossibleSize(t *testing.T) {
 			if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%q does not name %q", err, c.want)
 			}
-			if string(fe.Head) != c.in[:4] || fe.Max != 256 {
-				t.Errorf("head %x, max %d", fe.Head, fe.Max)
+			if string(fe.Head) != c.in[:4] || fe.Max != 256 || fe.Kind() != c.kind {
+				t.Errorf("head %x, max %d, kind %s", fe.Head, fe.Max, fe.Kind())
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/fetch"
+	"kmirror/internal/quiet"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
@@ -29,7 +30,7 @@ func fuzzServer(f *testing.F) *Server {
 		MaxFrame: 1 << 16, Listeners: []Listener{{Name: "CLIENT", NodeID: node, InterBroker: true}},
 	}
 	cfg.setDefaults()
-	s := &Server{cfg: cfg, log: cfg.Log, quiet: newQuietLog(cfg.Log, time.Hour, time.Now), replicaFetch: emptyFetch}
+	s := &Server{cfg: cfg, log: cfg.Log, quiet: quiet.New(cfg.Log, time.Hour, nil), replicaFetch: emptyFetch}
 	s.versions = newVersionCache(s)
 	return s
 }

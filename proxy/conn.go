@@ -291,26 +291,15 @@ func (c *conn) report(err error) {
 	var closing *closeError
 	switch {
 	case errors.As(err, &closing):
-		c.s.quiet.warn(closing.kind, "connection closed", append(args, "cause", err)...)
+		c.s.quiet.Warn(closing.kind, "connection closed", append(args, "cause", err)...)
 	case errors.As(err, &frame):
-		c.s.quiet.warn("frame "+frameKind(frame), "connection closed", append(args, "cause", err)...)
+		c.s.quiet.Warn("frame "+frame.Kind(), "connection closed", append(args, "cause", err)...)
 	case errors.As(err, &record):
-		c.s.quiet.warn("no tls", "connection closed",
+		c.s.quiet.Warn("no tls", "connection closed",
 			append(args, "cause", "what came is not TLS: a plaintext client on a TLS listener", "err", err)...)
 	default:
 		c.s.log.Debug("connection ended", append(args, "cause", err)...)
 	}
-}
-
-// frameKind keeps the kinds of frame errors apart, so that one kind does not hide another in the log.
-func frameKind(e *protocol.FrameError) string {
-	switch {
-	case len(e.Head) > 0 && (e.Head[0] == 0x15 || e.Head[0] == 0x16):
-		return "tls"
-	case len(e.Head) > 0 && e.Head[0] >= 'A' && e.Head[0] <= 'Z':
-		return "text"
-	}
-	return "size"
 }
 
 func closef(kind, format string, args ...any) error {

@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"log/slog"
 	"math/big"
 	"net"
 	"runtime"
@@ -571,24 +570,6 @@ func TestConnectionLimits(t *testing.T) {
 		slow.write([]byte{0, 0, 1, 0, 0})
 		slow.closed()
 	})
-}
-
-func TestQuietLog(t *testing.T) {
-	lines := &logLines{}
-	now := time.Unix(0, 0)
-	q := newQuietLog(slog.New(slog.NewTextHandler(lines, nil)), time.Second, func() time.Time { return now })
-	for range 5 {
-		q.warn("a", "first kind")
-	}
-	q.warn("b", "second kind")
-	now = now.Add(time.Second)
-	q.warn("a", "first kind")
-	if a, b := lines.count("first kind"), lines.count("second kind"); a != 2 || b != 1 {
-		t.Errorf("%d and %d lines, want 2 and 1", a, b)
-	}
-	if lines.count("suppressed=4") != 1 {
-		t.Error("the number of suppressed lines is not told")
-	}
 }
 
 func TestListenerFailureEndsRun(t *testing.T) {

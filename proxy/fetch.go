@@ -304,7 +304,7 @@ func (c *conn) fetchForOldClient(req *kmsg.FetchRequest, a *fetchPlan, wait time
 		ask.MaxWaitMillis = int32(share.Milliseconds())
 		answer, err := c.readReplica(broker, ask, share)
 		if err != nil {
-			c.s.quiet.warn("old fetch", "a replica could not be read for a client with an old Fetch version",
+			c.s.quiet.Warn("old fetch", "a replica could not be read for a client with an old Fetch version",
 				"broker", broker, "err", err)
 		}
 		mergeFetch(a.resp, ask, answer)

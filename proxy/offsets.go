@@ -174,7 +174,7 @@ func (c *conn) lookupOffsets(broker int32, req *kmsg.ListOffsetsRequest, queries
 }
 
 func (c *conn) warnLookup(broker int32, err error) {
-	c.s.quiet.warn("lookup", "offsets could not be looked up at a replica", "broker", broker, "err", err)
+	c.s.quiet.Warn("lookup", "offsets could not be looked up at a replica", "broker", broker, "err", err)
 }
 
 // offsetsByTime fills in what a replica answers to the same question. It answers with what is in its whole log: offsets

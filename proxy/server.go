@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/quiet"
 )
 
 // ErrDrainTimeout is returned by Run when replies were still in flight at the end of DrainTimeout and their connections
@@ -22,7 +24,7 @@ var ErrDrainTimeout = errors.New("proxy: drain timeout reached with replies in f
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
-	quiet    *quietLog
+	quiet    *quiet.Log
 	versions *versionCache
 	// turn spreads connections over the real brokers.
 	turn atomic.Uint32
@@ -41,7 +43,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, log: cfg.Log, conns: make(map[*conn]struct{})}
-	s.quiet = newQuietLog(cfg.Log, quietInterval, time.Now)
+	s.quiet = quiet.New(cfg.Log, quiet.Interval, nil)
 	s.versions = newVersionCache(s)
 	s.replicaFetch = func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error) {
 		reply, err := cfg.Leader.Fetch(ctx, req, nodeID)
@@ -132,7 +134,7 @@ func (s *Server) accept(ctx, force context.Context, l Listener) error {
 			return err
 		}
 		// Out of file descriptors, or a peer that was gone before we got to it: neither is a reason to stop listening.
-		s.quiet.warn("accept", "can't accept a connection", "listener", l.Name, "node", l.NodeID, "err", err)
+		s.quiet.Warn("accept", "can't accept a connection", "listener", l.Name, "node", l.NodeID, "err", err)
 		timer := time.NewTimer(wait/2 + rand.N(wait))
 		select {
 		case <-ctx.Done():
@@ -155,7 +157,7 @@ func (s *Server) admit(force context.Context, l Listener, nc net.Conn) {
 	}
 	s.mu.Unlock()
 	if full {
-		s.quiet.warn("full", "connection limit reached, new connections are closed",
+		s.quiet.Warn("full", "connection limit reached, new connections are closed",
 			"limit", s.cfg.MaxConnections, "listener", l.Name, "remote", remoteOf(nc))
 	}
 	if refuse {

@@ -60,7 +60,7 @@ func (c *conn) deleteRecords(req *kmsg.DeleteRecordsRequest) *kmsg.DeleteRecords
 		resp.Topics = append(resp.Topics, rt)
 	}
 	if len(resp.Topics) > 0 {
-		c.s.quiet.warn("delete records", "DeleteRecords came for partitions that kmirror leads: the records of a mirror "+
+		c.s.quiet.Warn("delete records", "DeleteRecords came for partitions that kmirror leads: the records of a mirror "+
 			"topic are deleted at its source", "listener", c.l.Name, "remote", remoteOf(c.nc), "topic", resp.Topics[0].Topic)
 	}
 	return resp

@@ -51,7 +51,7 @@ func (v *versionCache) get(ctx context.Context, listener string, preferred int32
 		if ctx.Err() != nil {
 			return nil
 		}
-		v.s.quiet.warn("versions", "can't ask a broker for its API versions", "broker", t.broker, "err", err)
+		v.s.quiet.Warn("versions", "can't ask a broker for its API versions", "broker", t.broker, "err", err)
 	}
 	return nil
 }

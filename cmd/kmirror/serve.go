@@ -99,6 +99,7 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
 	if p.sockets.http != nil {
 		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.ready)
+		p.http.logStrangers(log)
 	}
 	return p, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"reflect"
@@ -380,6 +381,18 @@ func TestGarbageClosesTheConnectionWithALine(t *testing.T) {
 				t.Errorf("no line with %q:\n%s", c.line, lines)
 			}
 		})
+	}
+	for range 20 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
+		io.Copy(io.Discard, conn)
+		conn.Close()
+	}
+	if n := strings.Count(lines.String(), "HTTP request"); n != 1 {
+		t.Errorf("%d lines about HTTP within seconds", n)
 	}
 }
 

@@ -16,15 +16,15 @@ const anonymous = "User:ANONYMOUS"
 func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte, error) {
 	h, body, err := parseHeader(frame)
 	if err != nil {
-		return nil, err
+		return nil, &unanswerable{"header", err}
 	}
 	if h.key == keyApiVersions {
 		return appendResponse(nil, h, apiVersions(h.version).AppendTo), nil
 	}
 	api, ok := kip1279.Lookup(h.key)
 	if !ok {
-		return nil, fmt.Errorf("API key %d version %d: this is kmirror's admin listener, Kafka clients belong on a broker's",
-			h.key, h.version)
+		return nil, &unanswerable{"key", fmt.Errorf("API key %d version %d: this is kmirror's admin listener, "+
+			"Kafka clients belong on a broker's", h.key, h.version)}
 	}
 	resp := api.Response().(kip1279.Response)
 	if h.version < api.Min || h.version > api.Max {
@@ -33,12 +33,21 @@ func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte,
 	} else {
 		req := api.Request()
 		if err := kip1279.Decode(body, req); err != nil {
-			return nil, err
+			return nil, &unanswerable{"body", err}
 		}
 		s.dispatch(ctx, req, resp, peer)
 	}
 	return appendResponse(nil, h, func(dst []byte) []byte { return kip1279.Append(dst, resp) }), nil
 }
+
+// unanswerable is why a connection is closed instead of answered; kind groups log lines for their rate limit.
+type unanswerable struct {
+	kind string
+	err  error
+}
+
+func (e *unanswerable) Error() string { return e.err.Error() }
+func (e *unanswerable) Unwrap() error { return e.err }
 
 func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279.Response, peer string) {
 	switch req := req.(type) {

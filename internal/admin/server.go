@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"kmirror/internal/quiet"
 	"kmirror/protocol"
 )
 
@@ -35,7 +36,8 @@ type Config struct {
 
 // Server is the admin listener. Each connection is served in order, as brokers do.
 type Server struct {
-	cfg Config
+	cfg   Config
+	quiet *quiet.Log // for what peers cause
 
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
@@ -53,7 +55,7 @@ func New(c Config) (*Server, error) {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 10 * time.Second
 	}
-	return &Server{cfg: c, conns: map[net.Conn]struct{}{}}, nil
+	return &Server{cfg: c, quiet: quiet.New(c.Log, quiet.Interval, nil), conns: map[net.Conn]struct{}{}}, nil
 }
 
 // Run serves until ctx ends, then lets requests in flight finish. The error is of the listener.
@@ -105,7 +107,7 @@ func (s *Server) accept(ctx, requests context.Context, wg *sync.WaitGroup) error
 			continue
 		}
 		if !s.add(conn) {
-			s.cfg.Log.Warn("admin connection closed: too many are open", "peer", conn.RemoteAddr(), "limit", maxConnections)
+			s.quiet.Warn("full", "admin connection closed: too many are open", "peer", conn.RemoteAddr(), "limit", maxConnections)
 			conn.Close()
 			continue
 		}
@@ -190,7 +192,11 @@ func (s *Server) serve(requests context.Context, conn net.Conn) {
 			conn.SetWriteDeadline(time.Now().Add(writeLimit))
 			_, err = conn.Write(out)
 		} else {
-			s.cfg.Log.Warn("admin connection closed", "peer", conn.RemoteAddr(), "err", err)
+			kind := "request"
+			if u := (*unanswerable)(nil); errors.As(err, &u) {
+				kind = u.kind
+			}
+			s.quiet.Warn(kind, "admin connection closed", "peer", conn.RemoteAddr(), "err", err)
 		}
 		if err != nil {
 			break
@@ -211,7 +217,7 @@ func (s *Server) readError(conn net.Conn, err error, cancel context.CancelFunc) 
 	cancel()
 	var frame *protocol.FrameError
 	if errors.As(err, &frame) {
-		s.cfg.Log.Warn("admin connection closed", "peer", conn.RemoteAddr(), "err", err)
+		s.quiet.Warn("frame "+frame.Kind(), "admin connection closed", "peer", conn.RemoteAddr(), "err", err)
 		return
 	}
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {

@@ -21,7 +21,8 @@ var rules = map[string][]string{
 	"records":            {"protocol"},
 	"internal/replica":   {"protocol"}, // the types that fetch and internal/mirror, which must not know each other, share
 	"fetch":              {"records", "protocol", "internal/replica"},
-	"proxy":              {"fetch", "records", "protocol", "internal/replica"},
+	"internal/quiet":     nil, // a logger
+	"proxy":              {"fetch", "records", "protocol", "internal/replica", "internal/quiet"},
 	"internal":           {"protocol", "records", "statemachine", "internal"},
 	"internal/testkafka": {"protocol"},
 	"cmd":                {"cmd", "proxy", "fetch", "records", "protocol", "statemachine", "internal"},

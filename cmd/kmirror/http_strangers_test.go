@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// lockedBuffer may be written while it is read.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func TestStrangersAtTheHTTPPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newHTTPServer(l, prometheus.NewRegistry(), func() error { return nil }, func() error { return nil })
+	var out lockedBuffer
+	s.logStrangers(slog.New(slog.NewTextHandler(&out, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	if code, _ := get(t, "http://"+l.Addr().String()+"/healthz"); code != 200 {
+		t.Errorf("healthz: %d", code)
+	}
+	for range 3 {
+		for _, first := range []string{"\x16\x03\x01\r\n\r\n", "\x00\x00\x00\x10\r\n\r\n", ""} {
+			nc, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(nc, first)
+			nc.(*net.TCPConn).CloseWrite()
+			io.Copy(io.Discard, nc)
+			nc.Close()
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// The server does not wait for connections that have failed.
+	for begin := time.Now(); strings.Count(out.String(), "connection closed") < 2 && time.Since(begin) < 5*time.Second; {
+		time.Sleep(time.Millisecond)
+	}
+	text := out.String()
+	if n := strings.Count(text, "connection closed"); n != 2 || strings.Count(text, "TLS handshake") != 1 || strings.Count(text, "not HTTP") != 1 {
+		t.Errorf("log:\n%s", text)
+	}
+}
