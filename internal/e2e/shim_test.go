@@ -51,6 +51,7 @@ type shim struct {
 	dst                 *testkafka.Cluster
 	dir, config, log    string
 	admin, http, client string
+	repl                string // of the first node id, as client; the second one has the next port
 	cmd                 *exec.Cmd
 	done                chan error
 }
@@ -61,7 +62,7 @@ func newShim(tb testing.TB, dst *testkafka.Cluster, extra string) *shim {
 	s := &shim{tb: tb, dst: dst, dir: tb.TempDir()}
 	client, repl := portPair(tb), portPair(tb)
 	s.admin, s.http = fmt.Sprintf("127.0.0.1:%d", freePort(tb)), fmt.Sprintf("127.0.0.1:%d", freePort(tb))
-	s.client = fmt.Sprintf("127.0.0.1:%d", client)
+	s.client, s.repl = fmt.Sprintf("127.0.0.1:%d", client), fmt.Sprintf("127.0.0.1:%d", repl)
 	s.config, s.log = filepath.Join(s.dir, "kmirror.yaml"), filepath.Join(s.dir, "kmirror.log")
 	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
 admin: %s
