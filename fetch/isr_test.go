@@ -166,6 +166,7 @@ func TestNoRealMemberWatermarkWaitsForTheSourcesEnd(t *testing.T) {
 		t.Fatalf("broker 3 is proposed at offset 100 of 200: %+v", r.ctl.taken())
 	}
 	r.syncAll(200, f3)
+	f3.once()
 	r.until("3 in the ISR", func(s Status) bool { return slices.Contains(s.ISR, 3) })
 	f3.once()
 	if hw, _ := r.l.HighWatermark(r.id()); hw != 200 {
@@ -222,9 +223,8 @@ func TestKAFKA15221RebootedBrokerStartsAgain(t *testing.T) {
 	r.mirror(1)
 	f1, f2, f3 := r.follower(1, 1), r.follower(2, 1), r.follower(3, 1)
 	r.syncAll(100, f1, f2, f3)
-	for len(r.ctl.taken()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	f3.once() // tells that it has all
+	r.until("3 is proposed", func(Status) bool { return len(r.ctl.taken()) > 0 })
 	for _, m := range r.ctl.taken()[0].ISR {
 		if want := map[int32]int64{9001: 90010, 9002: 90020, 1: 10, 2: 20, 3: 30}[m.ID]; m.Epoch != want {
 			t.Errorf("member %d is proposed with broker epoch %d, want %d", m.ID, m.Epoch, want)
@@ -261,7 +261,10 @@ func TestMaximalISRCountsUntilTheImageShows(t *testing.T) {
 	r.until("led", func(s Status) bool { return len(s.ISR) == 4 })
 	release := make(chan struct{})
 	r.ctl.answer = func(p kraft.ISRProposal) (kraft.ISROutcome, error) {
-		<-release
+		select {
+		case <-release:
+		case <-time.After(5 * time.Second):
+		}
 		return kraft.ISROutcome{}, errors.New("connection lost")
 	}
 	g := r.topic.parts[0]
@@ -269,12 +272,12 @@ func TestMaximalISRCountsUntilTheImageShows(t *testing.T) {
 	r.mirror(1)
 	f1, f2, f3 := r.follower(1, 1), r.follower(2, 1), r.follower(3, 1)
 	r.syncAll(10, f1, f2, f3)
+	f3.once() // tells that it has all
 	r.until("proposed", func(s Status) bool { return slices.Contains(s.MaximalISR, 3) })
 	r.src.fill(g, 20, 20)
-	for f1.parts[0].next < 20 || f2.parts[0].next < 20 {
-		f1.once()
-		f2.once()
-	}
+	r.until("1 and 2 at 20", func(Status) bool {
+		return f1.once().next == 20 && f2.once().next == 20
+	})
 	f1.once()
 	f2.once()
 	if hw, _ := r.l.HighWatermark(r.id()); hw != 10 {

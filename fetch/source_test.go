@@ -94,9 +94,7 @@ func TestKAFKA15510EmptyAnswerKeepsTheLastEpoch(t *testing.T) {
 	fs := r.three()
 	r.syncAll(20, fs...)
 	n := len(r.src.requests(0))
-	for len(r.src.requests(0)) < n+3 {
-		time.Sleep(time.Millisecond)
-	}
+	r.until("three empty answers", func(Status) bool { return len(r.src.requests(0)) >= n+3 })
 	for _, q := range r.src.requests(0)[n:] {
 		if q.LastFetchedEpoch != 3 || q.FetchOffset != 20 {
 			t.Fatalf("request after an empty answer: %+v", q)
@@ -188,13 +186,13 @@ func TestFranzGo1331NoLeaderIsNoEpoch(t *testing.T) {
 	}
 	r.src.mu.Unlock()
 	n := len(r.src.requests(0))
-	for refreshes.Load() < 5 {
+	r.until("five refreshes", func(s Status) bool {
 		r.l.mirror("m").kickRefresh()
-		if s := r.status(); s.SourceEpoch != 3 {
+		if s.SourceEpoch != 3 {
 			t.Fatalf("source epoch became %d", s.SourceEpoch)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return refreshes.Load() >= 5
+	})
 	r.src.fill(g, 20, 50)
 	r.syncAll(20, fs...)
 	for _, q := range r.src.requests(0)[n:] {
