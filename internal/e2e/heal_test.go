@@ -1,13 +1,19 @@
 package e2e
 
 import (
-	"errors"
+	"context"
 	"fmt"
+	"net"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -25,11 +31,14 @@ type patient struct {
 	stop       func() int
 }
 
+// small are options of a producer whose batches are many and no smaller than what went in.
+var small = []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerBatchMaxBytes(16 << 10)}
+
 // newPatient mirrors a topic of some 10 MB, keeps producing to it and keeps a consumer at the destination.
 func newPatient(t *testing.T, src, dst *testkafka.Cluster) *patient {
 	p := &patient{t: t, src: src, dst: dst, topic: "orders", partitions: 3}
 	createTopic(t, src, p.topic, p.partitions, nil)
-	produce(t, client(t, src, kgo.ProducerBatchCompression(kgo.NoCompression())), p.topic, p.partitions, 3500, 1000)
+	produce(t, client(t, src, small...), p.topic, p.partitions, 3500, 1000)
 	p.s = newShim(t, dst, "")
 	p.s.create(src)
 	p.s.mirror(p.topic)
@@ -72,17 +81,38 @@ func TestHealDestination(t *testing.T) {
 		t.Skip("needs real brokers")
 	}
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})
+	// The broker that is going to lose its log copies in small steps, so that there is time to see it in an ISR.
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1,
+		NodeProperties: map[int32]map[string]string{2: {"replica.fetch.max.bytes": "16384"}}})
 	p := newPatient(t, src, dst)
+	const idle = "idle" // nothing new comes here: where the broker was before is where the watermark still is
+	createTopic(t, src, idle, 1, nil)
+	produce(t, client(t, src, small...), idle, 1, 10000, 1000)
+	p.s.mirror(idle)
+	p.s.healed(src, time.Minute, idle, 3)
 
 	p.heals("broker killed, wiped, restarted", func(t *testing.T) {
 		n := dst.Node(2)
-		for _, do := range []func() error{n.Kill, n.Wipe, n.Start} {
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
+		epoch := brokerEpoch(t, n)
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
 		}
-		p.joinsWhole(t, n)
+		eventually(t, 30*time.Second, "out of all ISRs", func() error { return p.inISR(n, idle, 0) })
+		if err := n.Wipe(); err != nil {
+			t.Fatal(err)
+		}
+		late := p.lateFetches(t, n, epoch, idle, 10000)
+		if err := n.Spawn(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, time.Minute, "in sync again", func() error { return p.inISR(n, idle, 1) })
+		if err := n.Wait(timeout(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if codes := late(); codes[kerr.StaleBrokerEpoch.Code] == 0 {
+			t.Errorf("fetches of the incarnation before were answered by code: %v", codes)
+		}
+		sameLogs(t, src, dst, idle, 0, 0, 3)
 	})
 	p.heals("rolling restart", func(t *testing.T) {
 		hw := watchMarks(t, dst, p.topic, p.partitions)
@@ -95,38 +125,116 @@ func TestHealDestination(t *testing.T) {
 	})
 	p.heals("controller restarted", func(t *testing.T) {
 		n := dst.Node(101)
-		if err := errors.Join(n.Stop(), n.Start()); err != nil {
+		if err := n.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		p.consumer.reaches(t, src, 30*time.Second) // nothing stops for want of a controller
+		if err := n.Start(); err != nil {
 			t.Fatal(err)
 		}
 	})
 	p.check()
 }
 
-// joinsWhole wants a broker that lost its log to be in no ISR before it has all that consumers may have seen: a fetch of its
-// earlier incarnation must not let it in (KAFKA-15221).
-func (p *patient) joinsWhole(t *testing.T, n *testkafka.Node) {
+// inISR wants a broker to be in so many ISRs of partition 0 of a topic, and of none, once it runs, whose log it has not got whole.
+func (p *patient) inISR(n *testkafka.Node, topic string, want int) error {
+	d, err := replicasOf(p.t, p.dst, topic)
+	if err != nil {
+		return err
+	}
+	in := 0
+	if slices.Contains(d.Partitions[0].ISR, n.ID) {
+		in++
+		_, has, err := logDigest(n, topic, 0, 0)
+		if end := endOffsets(p.t, p.src, topic)[tp{topic, 0}]; n.PID() != 0 && (err != nil || has < end) {
+			p.t.Fatalf("broker %d is in the ISR of %s and its log ends at %d of %d (%v)", n.ID, topic, has, end, err)
+		}
+	}
+	if in != want {
+		return fmt.Errorf("in sync: %v", d.Partitions[0].ISR)
+	}
+	return nil
+}
+
+// brokerEpoch is the epoch of a broker's present registration, as it logged it.
+func brokerEpoch(t *testing.T, n *testkafka.Node) (epoch int64) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("broker %d in sync again", n.ID), func() error {
-		d, err := replicasOf(t, p.dst, p.topic)
-		if err != nil {
-			return err
-		}
-		out := 0
-		for i := range p.partitions {
-			if !slices.Contains(d.Partitions[i].ISR, n.ID) {
-				out++
-				continue
-			}
-			seen := p.consumer.at()[i]
-			if _, has, err := logDigest(n, p.topic, i, 0); err != nil || has < seen {
-				t.Fatalf("broker %d is in the ISR of partition %d and ends at %d, a consumer is at %d (%v)", n.ID, i, has, seen, err)
+	log, err := os.ReadFile(n.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if _, after, ok := strings.Cut(line, " with broker epoch "); ok {
+			if _, err := fmt.Sscan(after, &epoch); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if out > 0 {
-			return fmt.Errorf("out of %d ISRs", out)
+	}
+	return epoch
+}
+
+// lateFetches lets fetches of a broker's former incarnation arrive at our node ids again and again, as if they had been on the
+// way all the time: it is at offset end of a topic (KAFKA-15221). The function it returns ends that, and returns how
+// often each code was the answer.
+func (p *patient) lateFetches(t *testing.T, n *testkafka.Node, epoch int64, topic string, end int64) (stop func() map[int16]int) {
+	t.Helper()
+	d, err := replicasOf(t, p.dst, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID, req.ReplicaState.ID, req.ReplicaState.Epoch = -1, n.ID, epoch
+	req.SessionEpoch = -1
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic, rt.TopicID = topic, d.ID
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.FetchOffset, rp.CurrentLeaderEpoch, rp.PartitionMaxBytes = end, -1, 1
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	host, port, err := net.SplitHostPort(p.s.repl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := make(chan map[int16]int, 1)
+	go func() {
+		seen := map[int16]int{}
+		var ends []*kgo.Client
+		for i := range 2 {
+			cl, err := kgo.NewClient(kgo.SeedBrokers(net.JoinHostPort(host, strconv.Itoa(first+i))))
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			defer cl.Close()
+			ends = append(ends, cl)
 		}
-		return nil
-	})
+		polled(time.Hour, func() bool {
+			for _, cl := range ends {
+				resp, err := cl.SeedBrokers()[0].Request(ctx, req)
+				if err != nil {
+					continue
+				}
+				r := resp.(*kmsg.FetchResponse)
+				seen[r.ErrorCode]++
+				for _, rt := range r.Topics {
+					for _, rp := range rt.Partitions {
+						seen[rp.ErrorCode]++
+					}
+				}
+			}
+			return ctx.Err() != nil
+		})
+		codes <- seen
+	}()
+	stop = sync.OnceValue(func() map[int16]int { cancel(); return <-codes })
+	t.Cleanup(func() { stop() })
+	return stop
 }
 
 // TestHealController kills the active one of three controllers, twice.
@@ -140,7 +248,11 @@ func TestHealController(t *testing.T) {
 	for _, name := range []string{"active controller killed", "the next one killed"} {
 		p.heals(name, func(t *testing.T) {
 			n := dst.Node(activeController(t, dst))
-			if err := errors.Join(n.Kill(), n.Start()); err != nil {
+			if err := n.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			p.consumer.reaches(t, src, time.Minute) // not before the dead broker is out of the ISR, by another controller
+			if err := n.Start(); err != nil {
 				t.Fatal(err)
 			}
 		})
