@@ -113,6 +113,11 @@ func (b *Broker) Run(ctx context.Context) error {
 	if err := b.awaitImage(ctx, func(*kraft.Image) bool { return b.meta.caughtUp.Load() }); err != nil {
 		return nil
 	}
+	if b.cfg.Check != nil {
+		if err := b.cfg.Check(b.Image()); err != nil {
+			return err
+		}
+	}
 	up, leave := context.WithCancel(ctx)
 	defer leave()
 	b.setRunning(up)
