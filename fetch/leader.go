@@ -31,12 +31,17 @@ type Observer interface {
 	Fetched(mirror, topic string, partition int32, n int)
 	// Diverged: the source no longer has what it gave us.
 	Diverged(mirror, topic string, partition int32)
+	// WatermarkRegressed: a divergence of the source took the high watermark back, so consumers may have seen records that
+	// are gone now.
+	WatermarkRegressed(mirror, topic string, partition int32)
 }
 
 type nopObserver struct{}
 
 func (nopObserver) Fetched(string, string, int32, int) {}
 func (nopObserver) Diverged(string, string, int32)     {}
+
+func (nopObserver) WatermarkRegressed(string, string, int32) {}
 
 // Config of a Leader. Images and Controller are required, all else has defaults.
 type Config struct {

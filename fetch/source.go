@@ -214,6 +214,9 @@ func (p *partition) diverge(to int64) {
 	s.next = min(s.next, to)
 	s.prevEpoch = s.hist.epochAt(s.next - 1)
 	p.learnt = min(p.learnt, to)
+	if p.hw > to {
+		p.l.cfg.Observer.WatermarkRegressed(p.assign.Mirror, p.topic, p.id.Partition)
+	}
 	p.hw, p.hwFloor = min(p.hw, to), min(p.hwFloor, to)
 	p.epochStart = min(p.epochStart, to)
 	for _, f := range p.followers {

@@ -47,7 +47,7 @@ func newMetrics(version string, perPartition bool) *metrics {
 	labels := m.labels()
 	m.refused = counter("refused_produces_total", "Produce requests to mirror topics that were refused.", "mirror", "topic")
 	m.diverged = counter("divergence_total", "Divergences that the source reported while mirroring.", labels...)
-	m.regressed = counter("watermark_regressions_total", "Times that a high watermark would have gone back.", labels...)
+	m.regressed = counter("watermark_regressions_total", "Times that a high watermark went back because the source had diverged.", labels...)
 	m.bytes = counter("fetched_bytes_total", "Bytes of batches fetched from the source and accepted.", labels...)
 	m.connections = gauge("connections", "Open client connections.", "listener")
 	m.forward = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -139,7 +139,7 @@ func (m *metrics) Diverged(mirror, topic string, partition int32) {
 	m.diverged.WithLabelValues(m.values(mirror, topic, partition)...).Inc()
 }
 
-// WatermarkRegressed counts a high watermark that would have gone back.
+// WatermarkRegressed counts a high watermark that went back.
 func (m *metrics) WatermarkRegressed(mirror, topic string, partition int32) {
 	m.regressed.WithLabelValues(m.values(mirror, topic, partition)...).Inc()
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
@@ -111,4 +112,22 @@ func fetchEleven() *kversion.Versions {
 	v := kversion.Stable()
 	v.SetMaxKeyVersion(1, 11)
 	return v
+}
+
+// topicConfigs are the configs set on a topic itself.
+func topicConfigs(tb testing.TB, c *testkafka.Cluster, topic string) map[string]string {
+	tb.Helper()
+	rs, err := kadm.NewClient(client(tb, c)).DescribeTopicConfigs(timeout(tb, 20*time.Second), topic)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, r := range rs {
+		for _, e := range r.Configs {
+			if e.Source == kmsg.ConfigSourceDynamicTopicConfig {
+				out[e.Key] = e.MaybeValue()
+			}
+		}
+	}
+	return out
 }

@@ -163,12 +163,20 @@ func (m *Manager) flip(ip *kraft.Partition) ([]int32, bool) {
 	return nil, false
 }
 
-// tend watches over a partition that is led by us and in good order: real replicas that PREPARING dropped come back.
+// tend watches over a partition that mirrors: what others changed is noticed, our ids and real replicas that are missing come
+// back.
 func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
-	if p.machine.State != statemachine.Mirroring || !m.cfg.Destination.Owns(ip.Leader) || len(ip.Adding)+len(ip.Removing) > 0 {
+	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
+	if m.cfg.Destination.Ready() == nil && (p.led && !led || p.ours && !ours) {
+		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
+			"leader", ip.Leader, "replicas", ip.Replicas)
+		m.cfg.OnForeign()
+	}
+	p.led, p.ours = led, ours
+	if p.machine.State != statemachine.Mirroring || !led || len(ip.Adding)+len(ip.Removing) > 0 {
 		return
 	}
-	if len(m.missing(r.img, p, ip)) > 0 {
+	if !ours || len(m.missing(r.img, p, ip)) > 0 {
 		r.regrow = append(r.regrow, p.id)
 	}
 }
@@ -189,7 +197,7 @@ func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int3
 	return out
 }
 
-// addReplicas gives partitions their missing real replicas.
+// addReplicas gives partitions their missing replicas.
 func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists := map[protocol.TopicPartition][]int32{}
@@ -199,11 +207,14 @@ func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) e
 		if p == nil || ip == nil {
 			continue
 		}
-		if add := m.missing(img, p, ip); len(add) > 0 {
-			lists[protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}] = append(slices.Clone(ip.Replicas), add...)
+		if want := append(m.leadingList(ip), m.missing(img, p, ip)...); !slices.Equal(want, ip.Replicas) {
+			lists[protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}] = want
 		}
 	}
 	m.mu.Unlock()
+	if len(lists) == 0 {
+		return nil
+	}
 	return joinErrors("add replicas of", m.cfg.Destination.Reassign(ctx, lists))
 }
 

@@ -32,6 +32,8 @@ type Config struct {
 	// Process names this process in descriptions: its advertised admin address.
 	Process string
 	Log     *slog.Logger
+	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
+	OnForeign func()
 	// Verify answers the private verb of that name, nil where there is none.
 	Verify func(ctx context.Context, payload []byte) ([]byte, error)
 }
@@ -64,6 +66,8 @@ type part struct {
 	// loaded is when this process took the partition up, seen whether the image has shown it since.
 	loaded time.Time
 	seen   bool
+	// led: the last round saw us lead; ours: all our ids were replicas. Losing either is somebody else's doing.
+	led, ours bool
 	// role is the last assignment given to the data path.
 	role     replica.Assignment
 	assigned bool
@@ -94,6 +98,9 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
 		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]bool{},
 		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
+	}
+	if m.cfg.OnForeign == nil {
+		m.cfg.OnForeign = func() {}
 	}
 	m.sources = newSources(cfg.DestinationOpts)
 	return m, nil

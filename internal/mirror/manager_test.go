@@ -172,3 +172,27 @@ func TestStoreAheadOfImage(t *testing.T) {
 		t.Errorf("state %s, retry %d of a deleted topic", s.State, s.Retry)
 	}
 }
+
+// TestForeignHands: a standby id that others removed comes back, and so does leadership that they took; both are counted.
+func TestForeignHands(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	foreign := 0
+	m.cfg.OnForeign = func() { foreign++ }
+	rounds(t, m, 4)
+	w.change("orders", func(p *kraft.Partition) { p.Replicas, p.ISR = []int32{9001, 1, 2, 3}, []int32{9001, 1, 2, 3} })
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); !slices.Contains(p.Replicas, 9002) {
+		t.Errorf("replicas %v: 9002 was not put back", p.Replicas)
+	}
+	w.change("orders", func(p *kraft.Partition) { p.Leader, p.LeaderEpoch = 1, p.LeaderEpoch+1 })
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 {
+		t.Errorf("leader %d: leadership was not taken back", p.Leader)
+	}
+	if foreign != 2 {
+		t.Errorf("%d foreign changes counted, want 2", foreign)
+	}
+}
