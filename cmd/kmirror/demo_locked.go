@@ -170,7 +170,7 @@ func (d *demo) realLeaders(ctx context.Context) (string, bool, error) {
 // restart shows that kmirror goes on where it was killed, and that no transaction of those who were refused is left hanging.
 func (d *demo) restart(ctx context.Context) error {
 	began := time.Now()
-	if err := d.serve(ctx); err != nil {
+	if err := d.serve(ctx, "restart"); err != nil {
 		return err
 	}
 	if err := d.await(ctx, "restart", time.Minute, d.settled); err != nil {

@@ -21,7 +21,7 @@ func (d *demo) mirror(ctx context.Context) (err error) {
 	if d.shim, err = newDemoShim(d.dir, d.b); err != nil {
 		return err
 	}
-	if err := d.serve(ctx); err != nil {
+	if err := d.serve(ctx, "mirror"); err != nil {
 		return err
 	}
 	if d.client, err = admin.NewClient(admin.ClientConfig{Addresses: []string{d.shim.admin}, ClientID: "kmirror-demo"}); err != nil {
@@ -52,11 +52,11 @@ func (d *demo) mirror(ctx context.Context) (err error) {
 }
 
 // serve starts the process and waits until it is ready.
-func (d *demo) serve(ctx context.Context) error {
+func (d *demo) serve(ctx context.Context, line string) error {
 	if err := d.shim.start(); err != nil {
 		return err
 	}
-	return d.await(ctx, "mirror", time.Minute, d.shim.ready)
+	return d.await(ctx, line, time.Minute, d.shim.ready)
 }
 
 // catchUp waits until every broker of B has what A has and all partitions are settled. The rate is over the time in which
