@@ -20,17 +20,18 @@ import (
 
 // world is a destination, a data path and a store in memory: what is asked of them takes effect at once, and is recorded.
 type world struct {
-	mu       sync.Mutex
-	img      *kraft.Image
-	changed  chan struct{}
-	asked    []string
-	lists    [][]int32 // of reassignments
-	roles    map[protocol.PartitionID]replica.Assignment
-	statuses map[protocol.PartitionID]replica.Status
-	topics   []coordinator.Topic
-	states   map[protocol.PartitionID]coordinator.PartitionState
-	putErr   error
-	stray    func(*kraft.Topic) bool
+	mu        sync.Mutex
+	img       *kraft.Image
+	changed   chan struct{}
+	asked     []string
+	lists     [][]int32 // of reassignments
+	roles     map[protocol.PartitionID]replica.Assignment
+	statuses  map[protocol.PartitionID]replica.Status
+	topics    []coordinator.Topic
+	states    map[protocol.PartitionID]coordinator.PartitionState
+	putErr    error
+	sourceErr error
+	stray     func(*kraft.Topic) bool
 }
 
 func newWorld() *world {
@@ -217,7 +218,8 @@ func (s store) PutState(_ context.Context, states ...coordinator.PartitionState)
 func newManager(t *testing.T, w *world, topics ...coordinator.Topic) *Manager {
 	t.Helper()
 	w.topics = topics
-	m, err := New(Config{Destination: w, Data: data{w}, Store: store{w}, NodeIDs: []int32{9001, 9002}, Log: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{Destination: w, Data: data{w}, Store: store{w}, NodeIDs: []int32{9001, 9002},
+		PingSource: func(context.Context, string) error { return w.sourceErr }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -44,6 +45,57 @@ func targets(ip *kraft.Partition) []int32 {
 // takeLead brings leadership to one of our ids: replica list, one id into the ISR of the real leader, election. Each step
 // is left out where the image shows it done.
 func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) error {
+	ids, unreachable := m.withSource(ctx, ids)
+	return errors.Join(m.lead(ctx, ids), unreachable)
+}
+
+// withSource returns the partitions whose source answers. The others stay with the real broker that leads them: it serves
+// consumers in every way, which we could not do without the source's epochs, and the lock keeps them from being written.
+func (m *Manager) withSource(ctx context.Context, ids []protocol.PartitionID) ([]protocol.PartitionID, error) {
+	asked := map[string]error{}
+	var out []protocol.PartitionID
+	for _, id := range ids {
+		m.mu.Lock()
+		p := m.parts[id]
+		m.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		err, ok := asked[p.topic.Mirror]
+		if !ok {
+			err = m.cfg.PingSource(ctx, p.topic.Mirror)
+			asked[p.topic.Mirror] = err
+		}
+		if err == nil {
+			out = append(out, id)
+		}
+	}
+	for name, err := range asked {
+		if err != nil {
+			return out, fmt.Errorf("the source of mirror %s does not answer, its topics stay with real brokers meanwhile: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+// pingSource asks a mirror's source for its brokers.
+func (m *Manager) pingSource(ctx context.Context, name string) error {
+	def, ok := m.cfg.Store.Mirror(name)
+	if !ok {
+		return fmt.Errorf("mirror %q is not defined", name)
+	}
+	cl, err := m.sources.source(name, def.Config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	_, err = cl.BrokerMetadata(ctx)
+	return err
+}
+
+// lead does what takeLead says for partitions whose source answers.
+func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists := map[protocol.TopicPartition][]int32{}
 	join := map[int32][]protocol.PartitionID{}

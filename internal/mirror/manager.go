@@ -32,6 +32,8 @@ type Config struct {
 	// Process names this process in descriptions: its advertised admin address.
 	Process string
 	Log     *slog.Logger
+	// PingSource tells whether a mirror's source answers; by default it is asked for its brokers.
+	PingSource func(ctx context.Context, mirror string) error
 	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
 	OnForeign func()
 	// Verify answers the private verb of that name, nil where there is none.
@@ -82,6 +84,8 @@ const (
 	retryMax  = 5 * time.Minute
 	// tick is how often the loop looks without being told to.
 	tick = 500 * time.Millisecond
+	// pingLimit is how long a source may take to show that it is there.
+	pingLimit = 5 * time.Second
 	// taskLimit bounds one attempt of anything that is asked of the destination.
 	taskLimit = 20 * time.Second
 )
@@ -98,6 +102,9 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
 		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]bool{},
 		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
+	}
+	if m.cfg.PingSource == nil {
+		m.cfg.PingSource = m.pingSource
 	}
 	if m.cfg.OnForeign == nil {
 		m.cfg.OnForeign = func() {}

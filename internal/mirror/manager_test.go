@@ -196,3 +196,23 @@ func TestForeignHands(t *testing.T) {
 		t.Errorf("%d foreign changes counted, want 2", foreign)
 	}
 }
+
+// TestNoSourceNoLead: a process that comes back while the source is dead leaves leadership with the real broker, which serves
+// consumers better than we could.
+func TestNoSourceNoLead(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	w.sourceErr = errors.New("connection refused")
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 1 || len(w.asked) > 0 {
+		t.Fatalf("leader %d, asked %v without a source", p.Leader, w.asked)
+	}
+	w.sourceErr = nil
+	rounds(t, m, 2)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 {
+		t.Errorf("leader %d although the source is back", p.Leader)
+	}
+}
