@@ -144,6 +144,9 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	if reason == "" && led && st.Err != nil {
 		reason, hint = st.Err.Error(), hintFor(st.Err)
 	}
+	if why := m.lastErr[leadTask]; reason == "" && !led && why != "" {
+		reason, hint = why, "it is tried again by itself; consumers read from real brokers meanwhile"
+	}
 	if reason != "" {
 		i.Error, i.Hint = &reason, &hint
 	}

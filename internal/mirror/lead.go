@@ -42,6 +42,9 @@ func targets(ip *kraft.Partition) []int32 {
 	return slices.DeleteFunc(slices.Clone(ip.Replicas), func(id int32) bool { return slices.Contains(ip.Removing, id) })
 }
 
+// leadTask names the task in the log and in descriptions.
+const leadTask = "take leadership"
+
 // takeLead brings leadership to one of our ids: replica list, one id into the ISR of the real leader, election. Each step
 // is left out where the image shows it done.
 func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) error {

@@ -74,7 +74,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 
 // act starts the tasks that the round asks for.
 func (m *Manager) act(ctx context.Context, r *round) {
-	m.task(ctx, "take leadership", r.lead, m.takeLead)
+	m.task(ctx, leadTask, r.lead, m.takeLead)
 	for _, t := range r.lock {
 		m.task(ctx, "lock "+t.Name, []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}},
 			func(ctx context.Context, _ []protocol.PartitionID) error { return m.lockTopic(ctx, t) })
