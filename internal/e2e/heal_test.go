@@ -97,7 +97,7 @@ func TestHealDestination(t *testing.T) {
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 30*time.Second, "out of all ISRs", func() error { return p.inISR(n, idle, 0) })
+		eventually(t, 30*time.Second, "out of all ISRs", func() error { return p.inISR(t, n, idle, 0) })
 		if err := n.Wipe(); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestHealDestination(t *testing.T) {
 		if err := n.Spawn(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, time.Minute, "in sync again", func() error { return p.inISR(n, idle, 1) })
+		eventually(t, time.Minute, "in sync again", func() error { return p.inISR(t, n, idle, 1) })
 		if err := n.Wait(timeout(t, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -137,8 +137,9 @@ func TestHealDestination(t *testing.T) {
 }
 
 // inISR wants a broker to be in so many ISRs of partition 0 of a topic, and of none, once it runs, whose log it has not got whole.
-func (p *patient) inISR(n *testkafka.Node, topic string, want int) error {
-	d, err := replicasOf(p.t, p.dst, topic)
+func (p *patient) inISR(t *testing.T, n *testkafka.Node, topic string, want int) error {
+	t.Helper()
+	d, err := replicasOf(t, p.dst, topic)
 	if err != nil {
 		return err
 	}
@@ -146,8 +147,8 @@ func (p *patient) inISR(n *testkafka.Node, topic string, want int) error {
 	if slices.Contains(d.Partitions[0].ISR, n.ID) {
 		in++
 		_, has, err := logDigest(n, topic, 0, 0)
-		if end := endOffsets(p.t, p.src, topic)[tp{topic, 0}]; n.PID() != 0 && (err != nil || has < end) {
-			p.t.Fatalf("broker %d is in the ISR of %s and its log ends at %d of %d (%v)", n.ID, topic, has, end, err)
+		if end := endOffsets(t, p.src, topic)[tp{topic, 0}]; n.PID() != 0 && (err != nil || has < end) {
+			t.Fatalf("broker %d is in the ISR of %s and its log ends at %d of %d (%v)", n.ID, topic, has, end, err)
 		}
 	}
 	if in != want {

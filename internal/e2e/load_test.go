@@ -108,7 +108,7 @@ func deleteBefore(tb testing.TB, c *testkafka.Cluster, topic string, partition i
 	}
 }
 
-// loadCompacted makes a compacted topic in which the cleaner has left holes, and holds the cleaner still afterwards.
+// loadCompacted makes a compacted topic in which the cleaner has left holes, and is not done yet.
 func loadCompacted(tb testing.TB, src *testkafka.Cluster, topic string) {
 	tb.Helper()
 	createTopic(tb, src, topic, 1, map[string]string{"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"})
@@ -124,6 +124,11 @@ func loadCompacted(tb testing.TB, src *testkafka.Cluster, topic string) {
 		}
 		return nil
 	})
+}
+
+// holdCleaner keeps the cleaner off a topic from now on.
+func holdCleaner(tb testing.TB, src *testkafka.Cluster, topic string) {
+	tb.Helper()
 	v := "9223372036854775807"
 	rs, err := kadm.NewClient(client(tb, src)).AlterTopicConfigs(timeout(tb, 20*time.Second), []kadm.AlterConfig{{Name: "min.compaction.lag.ms", Value: &v}}, topic)
 	if err == nil {

@@ -37,7 +37,9 @@ func follow(tb testing.TB, c *testkafka.Cluster, topic string, partitions int32)
 	}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Bootstrap("CLIENT")...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(200*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond),
-		kgo.MetadataMaxAge(2*time.Second))
+		kgo.MetadataMaxAge(2*time.Second),
+		// By default franz-go holds on to a preferred replica that is dead for half an hour; others ask the leader at once.
+		kgo.RecheckPreferredReplicaInterval(2*time.Second))
 	if err != nil {
 		tb.Fatal(err)
 	}
