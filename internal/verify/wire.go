@@ -133,7 +133,7 @@ func (s side) fetchRaw(ctx context.Context, offset int64, maxBytes int32) (
 		return nil, false, err
 	}
 	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return nil, false, errors.New("Fetch: answer is not about the partition asked for")
+		return nil, false, errors.New("answer to Fetch is not about the partition asked for")
 	}
 	p = &resp.Topics[0].Partitions[0]
 	if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
@@ -171,7 +171,7 @@ func (s side) listOffset(ctx context.Context, timestamp int64) (int64, error) {
 	switch {
 	case err != nil:
 	case len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1:
-		err = errors.New("ListOffsets: answer is not about the partition asked for")
+		err = errors.New("answer to ListOffsets is not about the partition asked for")
 	default:
 		p := resp.Topics[0].Partitions[0]
 		if err = kerr.ErrorForCode(p.ErrorCode); err == nil {
@@ -218,7 +218,7 @@ func leaderOf(ctx context.Context, cl *kgo.Client, topic string, partition int32
 		return 0, protocol.UUID{}, err
 	}
 	if len(resp.Topics) != 1 {
-		return 0, protocol.UUID{}, errors.New("Metadata: answer is not about the topic asked for")
+		return 0, protocol.UUID{}, errors.New("answer to Metadata is not about the topic asked for")
 	}
 	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
 		return 0, protocol.UUID{}, err
