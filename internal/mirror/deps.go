@@ -47,6 +47,7 @@ type Store interface {
 	Topics() []coordinator.Topic
 	TopicByName(name string) (coordinator.Topic, bool)
 	PutTopic(ctx context.Context, t coordinator.Topic) error
+	DeleteTopic(ctx context.Context, t coordinator.Topic) error
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
 	PutState(ctx context.Context, states ...coordinator.PartitionState) error
 }

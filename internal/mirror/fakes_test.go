@@ -20,16 +20,18 @@ import (
 
 // world is a destination, a data path and a store in memory: what is asked of them takes effect at once, and is recorded.
 type world struct {
-	mu        sync.Mutex
-	img       *kraft.Image
-	changed   chan struct{}
-	asked     []string
-	lists     [][]int32 // of reassignments
-	roles     map[protocol.PartitionID]replica.Assignment
-	statuses  map[protocol.PartitionID]replica.Status
-	topics    []coordinator.Topic
-	states    map[protocol.PartitionID]coordinator.PartitionState
-	putErr    error
+	mu       sync.Mutex
+	img      *kraft.Image
+	changed  chan struct{}
+	asked    []string
+	lists    [][]int32 // of reassignments
+	roles    map[protocol.PartitionID]replica.Assignment
+	statuses map[protocol.PartitionID]replica.Status
+	topics   []coordinator.Topic
+	states   map[protocol.PartitionID]coordinator.PartitionState
+	putErr   error
+	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
+	joinErr   map[string]error
 	sourceErr error
 	stray     func(*kraft.Topic) bool
 }
@@ -116,11 +118,15 @@ func (w *world) ElectPreferred(_ context.Context, parts []protocol.TopicPartitio
 }
 
 func (w *world) JoinISR(_ context.Context, node int32, parts []protocol.PartitionID) map[protocol.PartitionID]error {
+	errs := map[protocol.PartitionID]error{}
 	for _, id := range parts {
 		w.did("join")
+		if errs[id] = w.joinErr[w.Image().Topics[id.Topic].Name]; errs[id] != nil {
+			continue
+		}
 		w.change(w.Image().Topics[id.Topic].Name, func(p *kraft.Partition) { p.ISR = append(slices.Clone(p.ISR), node) })
 	}
-	return nil
+	return errs
 }
 
 func (w *world) SetTopicConfigs(_ context.Context, topic string, set map[string]string, _ []string) error {
@@ -193,7 +199,14 @@ func (s store) TopicByName(name string) (coordinator.Topic, bool) {
 func (s store) PutTopic(_ context.Context, t coordinator.Topic) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID })
 	s.topics = append(s.topics, t)
+	return nil
+}
+func (s store) DeleteTopic(_ context.Context, t coordinator.Topic) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID })
 	return nil
 }
 func (s store) State(id protocol.PartitionID) (coordinator.PartitionState, bool) {

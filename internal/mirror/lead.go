@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync"
 
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -55,30 +57,34 @@ func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) erro
 // withSource returns the partitions whose source answers. The others stay with the real broker that leads them: it serves
 // consumers in every way, which we could not do without the source's epochs, and the lock keeps them from being written.
 func (m *Manager) withSource(ctx context.Context, ids []protocol.PartitionID) ([]protocol.PartitionID, error) {
-	asked := map[string]error{}
-	var out []protocol.PartitionID
+	byMirror := map[string][]protocol.PartitionID{}
+	m.mu.Lock()
 	for _, id := range ids {
-		m.mu.Lock()
-		p := m.parts[id]
-		m.mu.Unlock()
-		if p == nil {
-			continue
-		}
-		err, ok := asked[p.topic.Mirror]
-		if !ok {
-			err = m.cfg.PingSource(ctx, p.topic.Mirror)
-			asked[p.topic.Mirror] = err
-		}
-		if err == nil {
-			out = append(out, id)
+		if p := m.parts[id]; p != nil {
+			byMirror[p.topic.Mirror] = append(byMirror[p.topic.Mirror], id)
 		}
 	}
-	for name, err := range asked {
-		if err != nil {
-			return out, fmt.Errorf("the source of mirror %s does not answer, its topics stay with real brokers meanwhile: %w", name, err)
-		}
+	m.mu.Unlock()
+	var (
+		mu    sync.Mutex
+		pings sync.WaitGroup
+		out   []protocol.PartitionID
+		errs  []error
+	)
+	for name, of := range byMirror { // all at once: dead sources take their time, and others must not wait for it
+		pings.Go(func() {
+			err := m.cfg.PingSource(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				out = append(out, of...)
+				return
+			}
+			errs = append(errs, fmt.Errorf("the source of mirror %s does not answer, its topics stay with real brokers meanwhile: %w", name, err))
+		})
 	}
-	return out, nil
+	pings.Wait()
+	return out, errors.Join(errs...)
 }
 
 // pingSource asks a mirror's source for its brokers.
@@ -97,47 +103,76 @@ func (m *Manager) pingSource(ctx context.Context, name string) error {
 	return err
 }
 
-// lead does what takeLead says for partitions whose source answers.
+// lead does what takeLead says for partitions whose source answers. A partition that fails a step takes no part in the
+// next one, and holds nobody else up.
 func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists := map[protocol.TopicPartition][]int32{}
 	join := map[int32][]protocol.PartitionID{}
-	var elect []protocol.TopicPartition
+	elect := map[protocol.TopicPartition]protocol.PartitionID{}
 	for _, id := range ids {
 		ip, t := img.Partition(id), img.Topics[id.Topic]
 		if ip == nil || m.cfg.Destination.Owns(ip.Leader) {
 			continue
 		}
 		tp := protocol.TopicPartition{Topic: t.Name, Partition: id.Partition}
-		want := m.leadingList(ip)
-		if !slices.Equal(targets(ip), want) {
+		if want := m.leadingList(ip); !slices.Equal(targets(ip), want) {
 			lists[tp] = want
 		}
-		if !slices.Contains(ip.ISR, want[0]) && ip.Leader >= 0 {
-			join[want[0]] = append(join[want[0]], id)
-		}
-		elect = append(elect, tp)
+		elect[tp] = id
 	}
+	var errs []error
 	if len(lists) > 0 {
 		m.log.Info("taking our place in replica lists", "partitions", len(lists))
-		if err := joinErrors("reassign", m.cfg.Destination.Reassign(ctx, lists)); err != nil {
-			return err
+		failed := m.cfg.Destination.Reassign(ctx, lists)
+		errs = append(errs, joinErrors("reassign", failed))
+		dropFailed(elect, failed)
+	}
+	for _, id := range elect {
+		if ip := img.Partition(id); ip.Leader >= 0 && !slices.Contains(ip.ISR, m.leadingList(ip)[0]) {
+			first := m.leadingList(ip)[0]
+			join[first] = append(join[first], id)
 		}
 	}
+	// Fetching goes on until leadership is ours; those that can't join leave time for electing the others.
+	joining, cancel := context.WithTimeout(ctx, taskLimit/2)
+	defer cancel()
+	failed := m.joinAll(joining, join)
+	errs = append(errs, joinErrors("join ISR of", failed))
+	maps.DeleteFunc(elect, func(_ protocol.TopicPartition, id protocol.PartitionID) bool { return failed[id] != nil })
+	if len(elect) > 0 {
+		failed := m.cfg.Destination.ElectPreferred(ctx, slices.Collect(maps.Keys(elect)))
+		errs = append(errs, joinErrors("elect", failed))
+		dropFailed(elect, failed)
+		errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
+			return m.cfg.Destination.Owns(ip.Leader)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// dropFailed takes partitions that had an error out of a set.
+func dropFailed(set map[protocol.TopicPartition]protocol.PartitionID, failed map[protocol.TopicPartition]error) {
+	maps.DeleteFunc(set, func(tp protocol.TopicPartition, _ protocol.PartitionID) bool { return failed[tp] != nil })
+}
+
+// joinAll brings our node ids into the ISRs of partitions, all at once, and returns what failed.
+func (m *Manager) joinAll(ctx context.Context, join map[int32][]protocol.PartitionID) map[protocol.PartitionID]error {
+	var (
+		mu  sync.Mutex
+		wg  sync.WaitGroup
+		all = map[protocol.PartitionID]error{}
+	)
 	for node, parts := range join {
-		if err := joinErrors("join ISR of", m.cfg.Destination.JoinISR(ctx, node, parts)); err != nil {
-			return err
-		}
+		wg.Go(func() {
+			errs := m.cfg.Destination.JoinISR(ctx, node, parts)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(all, errs)
+		})
 	}
-	if len(elect) == 0 {
-		return nil
-	}
-	if err := joinErrors("elect", m.cfg.Destination.ElectPreferred(ctx, elect)); err != nil {
-		return err
-	}
-	return m.await(ctx, ids, "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
-		return m.cfg.Destination.Owns(ip.Leader)
-	})
+	wg.Wait()
+	return all
 }
 
 // await blocks until ok holds for every partition in the image; partitions that are gone count as done.
@@ -164,13 +199,15 @@ func (m *Manager) await(ctx context.Context, ids []protocol.PartitionID, what st
 // bumpEpochs raises leader epochs by one at a time (design fact 12): another of our ids goes to the head of the list and is
 // elected. It returns when all are at their minimum, or when nothing more can be done now; the next round asks again.
 func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, minimum map[protocol.PartitionID]int32) error {
+	var errs []error
+	gaveUp := map[protocol.PartitionID]bool{} // until the next call; the others go on
 	for ctx.Err() == nil {
 		img := m.cfg.Destination.Image()
 		lists, at := map[protocol.TopicPartition][]int32{}, map[protocol.PartitionID]int32{}
-		var elect []protocol.TopicPartition
+		elect := map[protocol.TopicPartition]protocol.PartitionID{}
 		for _, id := range ids {
 			ip := img.Partition(id)
-			if ip == nil || ip.LeaderEpoch >= minimum[id] {
+			if ip == nil || ip.LeaderEpoch >= minimum[id] || gaveUp[id] {
 				continue
 			}
 			next, ok := m.flip(ip)
@@ -178,29 +215,30 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 				continue
 			}
 			tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
-			lists[tp], at[id] = next, ip.LeaderEpoch
-			elect = append(elect, tp)
+			lists[tp], at[id], elect[tp] = next, ip.LeaderEpoch, id
 		}
 		if len(lists) == 0 {
-			return nil
+			return errors.Join(errs...)
 		}
-		if err := joinErrors("reorder", m.cfg.Destination.Reassign(ctx, lists)); err != nil {
-			return err
+		failed := m.cfg.Destination.Reassign(ctx, lists)
+		errs = append(errs, joinErrors("reorder", failed))
+		dropFailed(elect, failed)
+		if len(elect) > 0 {
+			failed = m.cfg.Destination.ElectPreferred(ctx, slices.Collect(maps.Keys(elect)))
+			errs = append(errs, joinErrors("elect", failed))
+			dropFailed(elect, failed)
 		}
-		if err := joinErrors("elect", m.cfg.Destination.ElectPreferred(ctx, elect)); err != nil {
-			return err
-		}
-		moved := make([]protocol.PartitionID, 0, len(at))
+		moved := slices.Collect(maps.Values(elect))
 		for id := range at {
-			moved = append(moved, id)
+			gaveUp[id] = !slices.Contains(moved, id)
 		}
 		if err := m.await(ctx, moved, "a higher leader epoch", func(id protocol.PartitionID, ip *kraft.Partition) bool {
 			return ip.LeaderEpoch > at[id]
 		}); err != nil {
-			return err
+			return errors.Join(append(errs, err)...)
 		}
 	}
-	return ctx.Err()
+	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // flip returns the replica list that moves leadership from our leading id to another of ours that is in sync. It is not

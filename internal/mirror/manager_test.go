@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
 	"kmirror/internal/replica"
 	"kmirror/protocol"
@@ -214,5 +215,112 @@ func TestNoSourceNoLead(t *testing.T) {
 	rounds(t, m, 2)
 	if p := w.Image().Partition(orders0); p.Leader != 9001 {
 		t.Errorf("leader %d although the source is back", p.Leader)
+	}
+}
+
+// TestUnstoredStateHoldsNobodyUp: a role that went with a round whose states could not be stored is given in the next one,
+// also to partitions whose own state was fine.
+func TestUnstoredStateHoldsNobodyUp(t *testing.T) {
+	w := newWorld()
+	parts := kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}
+	w.topic("orders", ordersID, parts, lockOn)
+	w.topic("new", protocol.UUID{2}, parts, lockOn)
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID), mirrorTopic("new", protocol.UUID{2}))
+	w.putErr = errors.New("no brokers")
+	rounds(t, m, 1)
+	w.putErr = nil
+	rounds(t, m, 1)
+	if r := w.roles[orders0].Role; r != replica.RoleMirror {
+		t.Errorf("role %d of a partition that mirrored before", r)
+	}
+}
+
+// TestOneBadPartition: a partition that can't be led keeps no other from being led.
+func TestOneBadPartition(t *testing.T) {
+	w := newWorld()
+	parts := kraft.Partition{Replicas: []int32{1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 9}
+	w.topic("bad", protocol.UUID{2}, parts, nil)
+	w.topic("orders", ordersID, parts, nil)
+	w.joinErr = map[string]error{"bad": errors.New("leader does not answer")}
+	m := newManager(t, w, mirrorTopic("bad", protocol.UUID{2}), mirrorTopic("orders", ordersID))
+	rounds(t, m, 1)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 {
+		t.Errorf("leader %d", p.Leader)
+	}
+	if m.lastErr[leadTask] == "" {
+		t.Error("nothing is said about the other")
+	}
+}
+
+// TestOtherSource: where the source's topic was made anew and is mirrored by --overwrite, everything is aligned again: equal
+// epoch numbers of the two would hide that the data differs (design fact 30).
+func TestOtherSource(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Failed, Previous: statemachine.Mirroring, Retry: -1, Error: "made anew"}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 2)
+	if s := w.states[orders0]; s.State != statemachine.Failed {
+		t.Fatalf("state %s", s.State)
+	}
+	next := mirrorTopic("orders", ordersID)
+	next.SourceTopicID = protocol.UUID{8}
+	_ = store{w}.PutTopic(t.Context(), next)
+	rounds(t, m, 1)
+	if a := w.roles[orders0]; a.Role != replica.RoleTruncate || a.SourceTopicID != next.SourceTopicID {
+		t.Errorf("role %d for source %s", a.Role, a.SourceTopicID)
+	}
+	rounds(t, m, 2)
+	if a := w.roles[orders0]; a.Role != replica.RoleMirror {
+		t.Errorf("role %d at the end", a.Role)
+	}
+}
+
+// TestRecreatedByOthers: a destination topic that others deleted and made anew under its name is said to be gone.
+func TestRecreatedByOthers(t *testing.T) {
+	w := newWorld()
+	parts := kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001}
+	w.topic("orders", ordersID, parts, lockOn)
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 1)
+	w.edit(func(i *kraft.Image) { delete(i.Topics, ordersID) })
+	w.topic("orders", protocol.UUID{9}, kraft.Partition{Replicas: []int32{1}, ISR: []int32{1}, Leader: 1}, nil)
+	rounds(t, m, 1)
+	if s := w.states[orders0]; s.State != statemachine.Failed || s.Error == "" {
+		t.Errorf("state %s: %q", s.State, s.Error)
+	}
+	s := &startRun{m: m, req: admin.StartRequest{Mirror: "m"}}
+	if done, err := s.again(mirrorTopic("orders", ordersID), protocol.UUID{7}); done || err != nil {
+		t.Errorf("start says that it is mirrored: done %v, err %v", done, err)
+	}
+}
+
+// TestTrueConfigs: a lock that is on already is never remembered as the topic's own configuration.
+func TestTrueConfigs(t *testing.T) {
+	w := newWorld()
+	w.topic("own", ordersID, kraft.Partition{}, map[string]string{sizeConfig: "5000", minISRConfig: "3"})
+	w.topic("locked", protocol.UUID{2}, kraft.Partition{}, lockOn)
+	m := newManager(t, w)
+	s := &startRun{m: m, config: map[string]map[string]string{"locked": {sizeConfig: "7000"}}}
+	fresh := func(name string) coordinator.Topic {
+		return coordinator.Topic{Name: name, TopicID: w.Image().Names[name], MinISR: 2, Replicas: 3, TrueConfigs: map[string]string{}}
+	}
+	own, cut, again := fresh("own"), fresh("locked"), fresh("locked")
+	s.trueConfigs(&own, w.Image(), nil)
+	s.trueConfigs(&cut, w.Image(), nil)
+	known := fresh("locked")
+	known.MinISR, known.TrueConfigs = 1, map[string]string{sizeConfig: "9"}
+	s.trueConfigs(&again, w.Image(), &known)
+	if own.MinISR != 3 || own.TrueConfigs[sizeConfig] != "5000" || own.TrueConfigs[minISRConfig] != "3" {
+		t.Errorf("of an unlocked topic: %+v", own)
+	}
+	if _, ok := cut.TrueConfigs[minISRConfig]; ok || cut.MinISR != 2 || cut.TrueConfigs[sizeConfig] != "7000" {
+		t.Errorf("of one locked by a start cut short: %+v", cut)
+	}
+	if again.MinISR != 1 || again.TrueConfigs[sizeConfig] != "9" {
+		t.Errorf("of a known one: %+v", again)
 	}
 }

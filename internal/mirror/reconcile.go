@@ -99,7 +99,16 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 		p = m.load(t, id)
 		m.parts[id] = p
 	}
+	if p.topic.SourceTopicID != t.SourceTopicID {
+		p.machine = statemachine.New() // another source: what was mirrored says nothing about it, its epochs least of all
+		p.retryAt = time.Time{}
+	}
 	p.topic = t
+	defer func() {
+		if p.dirty && !slices.Contains(r.store, p) {
+			r.store = append(r.store, p) // not stored in an earlier round, and nothing is asked for in this one
+		}
+	}()
 	if restart || p.machine.State == statemachine.Unknown {
 		m.step(r, p, statemachine.Start{})
 	}
@@ -111,9 +120,14 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	if ip == nil {
 		// A topic just created may be in the store before it is in the image.
 		gone := p.seen || r.now.Sub(p.loaded) > taskLimit
-		if gone && p.machine.State != statemachine.Failed && r.img.TopicByName(t.Name) == nil {
+		switch {
+		case !gone || p.machine.State == statemachine.Failed || m.creating[t.Name]:
+		case r.img.TopicByName(t.Name) == nil:
 			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic no longer exists at the destination",
 				Hint: "start it again to mirror it from scratch"})
+		default:
+			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic was deleted and made anew at the destination by others",
+				Hint: "start it again, with --overwrite where the new one holds data"})
 		}
 		return
 	}
@@ -253,8 +267,10 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	if err := m.cfg.Store.PutState(ctx, states...); err != nil {
 		m.log.Warn("partition states not stored, will be tried again", "partitions", len(states), "err", err)
 		m.mu.Lock()
-		for _, p := range r.store {
-			p.assigned = false // what was queued was not assigned
+		for _, a := range r.assign {
+			if p := m.parts[a.ID]; p != nil {
+				p.assigned = false // what was queued was not assigned, whoever's state it was that could not be stored
+			}
 		}
 		m.mu.Unlock()
 		return false

@@ -14,6 +14,7 @@ import (
 	"kmirror/internal/coordinator"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
+	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
 )
 
@@ -161,23 +162,25 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 			Hint: "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
 	}
 	sourceID := protocol.UUID(d.ID)
-	if known, ok := s.m.cfg.Store.TopicByName(name); ok && known.Desired != statemachine.Stopped {
-		if done, err := s.again(known, sourceID); done || err != nil {
-			return &admin.TopicPlan{}, err
-		}
+	known, ok := s.m.cfg.Store.TopicByName(name)
+	if !ok || known.Desired == statemachine.Stopped {
+		return s.fresh(ctx, name, d, nil)
 	}
-	return s.fresh(ctx, name, d)
+	if done, err := s.again(known, sourceID); done || err != nil {
+		return &admin.TopicPlan{}, err
+	}
+	return s.fresh(ctx, name, d, &known)
 }
 
-// again deals with a topic that a mirror has already. done is false where the topic is gone from the destination and is to be
-// made anew.
+// again deals with a topic that a mirror has already. done is false where it is to be mirrored from scratch: the topic is gone
+// from the destination or was made anew there, or the source's was and --overwrite is given.
 func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done bool, err error) {
 	if known.Mirror != s.req.Mirror {
 		return false, &admin.Error{Code: kip1279.TopicAlreadyInClusterMirror, Message: fmt.Sprintf("topic %s is mirrored by %s", known.Name, known.Mirror),
 			Hint: "a topic has one source; stop it there first", Exit: admin.ExitRefused}
 	}
 	img := s.m.cfg.Destination.Image()
-	if img.TopicByName(known.Name) == nil || known.TopicID.IsZero() {
+	if it := img.TopicByName(known.Name); it == nil || it.ID != known.TopicID {
 		return false, nil
 	}
 	if known.SourceTopicID != sourceID && !s.req.Overwrite {
@@ -199,8 +202,9 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 	return true, nil
 }
 
-// fresh starts a topic that no mirror has: creates it with the lock on, or takes over one that exists.
-func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (*admin.TopicPlan, error) {
+// fresh starts a topic from scratch: creates it with the lock on, or takes over one that exists. known is what a mirror
+// remembers of one of that name, nil for nothing.
+func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, known *coordinator.Topic) (*admin.TopicPlan, error) {
 	img := s.m.cfg.Destination.Image()
 	t := coordinator.Topic{Mirror: s.req.Mirror, Name: name, SourceTopicID: protocol.UUID(d.ID), Desired: statemachine.Mirroring,
 		Overwrite: s.req.Overwrite, Partitions: int32(len(d.Partitions)), Replicas: int16(s.rf), MinISR: int16(s.minISR),
@@ -208,7 +212,10 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (
 	plan := &admin.TopicPlan{}
 	it := img.TopicByName(name)
 	if it == nil {
-		return plan, s.create(ctx, t, plan)
+		if err := s.create(ctx, t, plan); err != nil {
+			return plan, err
+		}
+		return plan, s.forget(ctx, known, t)
 	}
 	if len(it.Partitions) != len(d.Partitions) {
 		return plan, &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", name,
@@ -226,20 +233,63 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail) (
 	for _, p := range it.Partitions {
 		t.Replicas = max(t.Replicas, int16(len(s.m.real(p.Replicas))))
 	}
+	s.trueConfigs(&t, img, known)
+	plan.Requests = append(plan.Requests, fmt.Sprintf("AlterPartitionReassignments %s: %v to the head of the replica lists", name, s.m.cfg.NodeIDs),
+		"ElectLeaders PREFERRED "+name, fmt.Sprintf("IncrementalAlterConfigs %s: lock", name))
+	if s.req.DryRun {
+		return plan, nil
+	}
+	if known != nil && known.TopicID == t.TopicID {
+		// Whoever loads the topic with its new source must not find the old one's progress with it.
+		if err := s.m.cfg.Store.PutState(ctx, preparing(t)...); err != nil {
+			return plan, err
+		}
+	}
+	if err := s.m.cfg.Store.PutTopic(ctx, t); err != nil {
+		return plan, err
+	}
+	return plan, s.forget(ctx, known, t)
+}
+
+// trueConfigs notes what the topic's two locked configs are without the lock. A lock that is on already hides them: it is
+// that of a known topic, or of a start that was cut short after the topic was created.
+func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *coordinator.Topic) {
+	if known != nil && known.TopicID == t.TopicID {
+		t.TrueConfigs, t.MinISR, t.Replicas = known.TrueConfigs, known.MinISR, max(t.Replicas, known.Replicas)
+		return
+	}
+	if size, _ := img.TopicConfig(t.Name, sizeConfig); size == "0" {
+		if v, ok := s.config[t.Name][sizeConfig]; ok {
+			t.TrueConfigs[sizeConfig] = v
+		}
+		return
+	}
 	for _, key := range []string{sizeConfig, minISRConfig} {
-		if v, ok := img.TopicConfig(name, key); ok {
+		if v, ok := img.TopicConfig(t.Name, key); ok {
 			t.TrueConfigs[key] = v
 		}
 	}
 	if n, err := strconv.ParseInt(t.TrueConfigs[minISRConfig], 10, 16); err == nil {
 		t.MinISR = int16(n)
 	}
-	plan.Requests = append(plan.Requests, fmt.Sprintf("AlterPartitionReassignments %s: %v to the head of the replica lists", name, s.m.cfg.NodeIDs),
-		"ElectLeaders PREFERRED "+name, fmt.Sprintf("IncrementalAlterConfigs %s: lock", name))
-	if s.req.DryRun {
-		return plan, nil
+}
+
+// preparing returns the states of a topic's partitions at the very beginning.
+func preparing(t coordinator.Topic) []coordinator.PartitionState {
+	out := make([]coordinator.PartitionState, 0, t.Partitions)
+	for p := range t.Partitions {
+		out = append(out, coordinator.PartitionState{Mirror: t.Mirror, ID: protocol.PartitionID{Topic: t.TopicID, Partition: p},
+			State: statemachine.Preparing, Previous: statemachine.Unknown, Since: t.Started, LastMirrorEpoch: -1})
 	}
-	return plan, s.m.cfg.Store.PutTopic(ctx, t)
+	return out
+}
+
+// forget drops the memory of a destination topic that is no more, once another has taken its place.
+func (s *startRun) forget(ctx context.Context, old *coordinator.Topic, t coordinator.Topic) error {
+	if s.req.DryRun || old == nil || old.TopicID == t.TopicID || s.m.cfg.Destination.Image().Topics[old.TopicID] != nil {
+		return nil
+	}
+	return s.m.cfg.Store.DeleteTopic(ctx, *old)
 }
 
 // held reports whether a destination topic holds records and how many would go.
