@@ -19,6 +19,7 @@ type result struct {
 	bytes          int64         // of the topic's log files at the source
 	own            time.Duration // CPU of kmirror
 	all            time.Duration // CPU of all brokers and kmirror
+	source         time.Duration // CPU of the node that is copied from
 }
 
 func (r result) rate() float64                 { return float64(r.bytes) / 1e6 / r.copying.Seconds() }
@@ -60,8 +61,12 @@ func (b *bed) catchUp(ctx context.Context) error {
 	bar("kmirror / native catch-up rate", kmi/nat, ">=", 0.7)
 	bar("kmirror's own CPU, s per GB", own, "<", 1.6)
 	bar("kmirror's peak resident memory, MB", peak, "<", 400)
-	fmt.Printf("  all processes, CPU-s per GB: native %.2f, kmirror %.2f\n\n",
-		median(native, func(r result) float64 { return r.perGB(r.all) }), median(mirror, func(r result) float64 { return r.perGB(r.all) }))
+	for what, rs := range map[string][]result{"native, 2 copies": native, "kmirror, 3 copies": mirror} {
+		fmt.Printf("  CPU-s per GB, %-18s all %.2f, the node copied from %.2f, the rest %.2f\n", what+":",
+			median(rs, func(r result) float64 { return r.perGB(r.all) }), median(rs, func(r result) float64 { return r.perGB(r.source) }),
+			median(rs, func(r result) float64 { return r.perGB(r.all - r.source - r.own) }))
+	}
+	fmt.Println()
 	return nil
 }
 
@@ -167,6 +172,10 @@ func (b *bed) native(ctx context.Context) (result, error) {
 	adm := kadm.NewClient(cl)
 	r := result{bytes: b.logBytes(b.dst.Node(1), "nat")}
 	before, begin := b.cpu(), time.Now()
+	from, _, err := testkafka.Usage(b.dst.Node(1).PID())
+	if err != nil {
+		return r, err
+	}
 	if err := reassign(ctx, adm, "nat", b.partitions, []int32{1, 2, 3}); err != nil {
 		return r, err
 	}
@@ -184,6 +193,10 @@ func (b *bed) native(ctx context.Context) (result, error) {
 		return r, err
 	}
 	r.whole, r.copying, r.all = time.Since(begin), time.Since(first), b.cpu()-before
+	at, _, err := testkafka.Usage(b.dst.Node(1).PID())
+	if r.source = at - from; err != nil {
+		return r, err
+	}
 	if err := until(ctx, time.Minute, func() (bool, error) { return isr(ctx, adm, "nat", 3) }); err != nil {
 		return r, err
 	}
@@ -200,6 +213,10 @@ func (b *bed) mirror(ctx context.Context, topic string) (result, error) {
 	r := result{bytes: b.logBytes(b.src.Node(1), topic)}
 	before, begin := b.cpu(), time.Now()
 	own, _, err := testkafka.Usage(b.shim.cmd.Process.Pid)
+	if err != nil {
+		return r, err
+	}
+	from, _, err := testkafka.Usage(b.src.Node(1).PID())
 	if err != nil {
 		return r, err
 	}
@@ -222,8 +239,12 @@ func (b *bed) mirror(ctx context.Context, topic string) (result, error) {
 		return r, err
 	}
 	r.whole, r.copying, r.all = time.Since(begin), time.Since(first), b.cpu()-before
+	at, _, err := testkafka.Usage(b.src.Node(1).PID())
+	if err != nil {
+		return r, err
+	}
 	end, _, err := testkafka.Usage(b.shim.cmd.Process.Pid)
-	r.own = end - own
+	r.own, r.source = end-own, at-from
 	return r, err
 }
 

@@ -43,6 +43,7 @@ func newServeCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			tuneMemory(cfg.Limits.Memory)
 			stop, err := startProfile(profile)
 			if err != nil {
 				return err
