@@ -56,6 +56,7 @@ type Config struct {
 	ReplicaLag time.Duration
 	Observer   Observer
 
+	goneFor   time.Duration // how long a source topic must be missing to be held for deleted; ten seconds
 	isrRetry  time.Duration // before a refused proposal is made again; a second
 	activeFor time.Duration // how long after its last fetch a follower counts as reading; a second
 }
@@ -125,6 +126,9 @@ func NewLeader(cfg Config) (*Leader, error) {
 	}
 	if cfg.ReplicaLag == 0 {
 		cfg.ReplicaLag = DefaultReplicaLag
+	}
+	if cfg.goneFor == 0 {
+		cfg.goneFor = 10 * time.Second
 	}
 	if cfg.isrRetry == 0 {
 		cfg.isrRetry = time.Second

@@ -19,7 +19,8 @@ const (
 	refreshEvery = 10 * time.Second
 	// requestLimit bounds every request to the source that is not a long poll.
 	requestLimit = 15 * time.Second
-	// goneAfter answers in a row without the topic mean that it is gone: a broker that just started may not know it yet.
+	// goneAfter answers in a row without the topic, over Config.goneFor, mean that it is gone: a broker that just started, or
+	// whose controller is away, may not know it yet.
 	goneAfter = 3
 )
 
@@ -294,8 +295,16 @@ func (m *mirror) place(p *partition, t *kmsg.MetadataResponseTopic, ids bool, no
 			p.src.fet = nil
 		}
 		p.src.broker = -1
+		if err != ErrSourceGone && err != ErrSourceRecreated {
+			p.src.missing = 0
+			p.fail(err, now)
+			return false, false
+		}
+		if p.src.missing == 0 {
+			p.src.missingSince = now
+		}
 		p.src.missing++
-		if p.src.missing >= goneAfter && (err == ErrSourceGone || err == ErrSourceRecreated) {
+		if p.src.missing >= goneAfter && (err == ErrSourceRecreated || now.Sub(p.src.missingSince) >= p.l.cfg.goneFor) {
 			p.failForGood(err)
 			return true, false
 		}

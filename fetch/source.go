@@ -39,9 +39,11 @@ type source struct {
 	diverged    error
 	divergedAt  int64
 	fatal, err  error
-	missing     int
-	fails       int
-	retryAt     time.Time
+	// missing counts metadata answers in a row that lack the topic, since missingSince.
+	missing      int
+	missingSince time.Time
+	fails        int
+	retryAt      time.Time
 }
 
 func (s *source) reset() {

@@ -131,3 +131,25 @@ func TestLogDirIDs(t *testing.T) {
 		}
 	}
 }
+
+// FuzzMetadataLog: whatever a controller answers with, as log or as snapshot, costs an error at most.
+func FuzzMetadataLog(f *testing.F) {
+	f.Add(slices.Concat(topicBatch(0, 1, "a"), topicBatch(1, 1, "b")), 40)
+	f.Add(topicBatch(0, 1, "a")[:30], 7)
+	f.Add(fakeBatch(0, 1, true, []byte{0, 0}), 0)
+	f.Fuzz(func(t *testing.T, b []byte, cut int) {
+		cut = min(max(cut, 0), len(b))
+		fo, _ := follow()
+		before := fo.next
+		if fo.append(b) == nil {
+			_ = fo.commit(fo.next)
+		}
+		if fo.next < before {
+			t.Errorf("the log went back to %d", fo.next)
+		}
+		s := &snapshotReader{endOffset: 10, epoch: 1, img: kraft.Empty()}
+		if s.add(slices.Clone(b[:cut])) == nil && s.add(slices.Clone(b[cut:])) == nil {
+			_, _ = s.done()
+		}
+	})
+}

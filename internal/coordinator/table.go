@@ -26,6 +26,7 @@ type table struct {
 	entries map[string]entry // by encoded key; deleted ones stay, to tell old records from new ones
 	mirrors map[string]Mirror
 	topics  map[topicID]Topic
+	newest  map[string]Topic                // of each name, the one started last; asked for with every produce
 	states  map[stateID]PartitionState      // without the last mirrored epoch
 	epochs  map[stateID]int32               // last mirrored epochs
 	owner   map[protocol.PartitionID]string // the mirror whose record of that partition came last
@@ -51,7 +52,7 @@ type entry struct {
 func newTable(log *slog.Logger) *table {
 	return &table{
 		log: log, changed: make(chan struct{}), entries: map[string]entry{}, mirrors: map[string]Mirror{},
-		topics: map[topicID]Topic{}, states: map[stateID]PartitionState{}, epochs: map[stateID]int32{},
+		topics: map[topicID]Topic{}, newest: map[string]Topic{}, states: map[stateID]PartitionState{}, epochs: map[stateID]int32{},
 		owner: map[protocol.PartitionID]string{},
 	}
 }
@@ -116,7 +117,11 @@ func (t *table) put(k kip1279.StateKey, value []byte) error {
 		if err != nil {
 			return fmt.Errorf("topic %s of mirror %s: %w", k.TopicID, k.Mirror, err)
 		}
-		t.topics[topicID{k.Mirror, k.TopicID}] = topic
+		id := topicID{k.Mirror, k.TopicID}
+		before := t.topics[id].Name
+		t.topics[id] = topic
+		t.index(before)
+		t.index(topic.Name)
 	}
 	return nil
 }
@@ -127,7 +132,10 @@ func (t *table) remove(k kip1279.StateKey) {
 		delete(t.mirrors, k.Mirror)
 		return
 	case kip1279.RecordMirrorTopic:
-		delete(t.topics, topicID{k.Mirror, k.TopicID})
+		id := topicID{k.Mirror, k.TopicID}
+		name := t.topics[id].Name
+		delete(t.topics, id)
+		t.index(name)
 		return
 	case kip1279.RecordLastMirrorEpochs:
 		delete(t.epochs, stateOf(k))
@@ -180,22 +188,38 @@ func (t *table) mirror(name string) (Mirror, bool) {
 func (t *table) topicList() []Topic {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(t.topics), func(a, b Topic) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Mirror, b.Mirror), a.Started.Compare(b.Started),
-			bytes.Compare(a.TopicID[:], b.TopicID[:]))
-	})
+	return slices.SortedFunc(maps.Values(t.topics), compareTopics)
+}
+
+func compareTopics(a, b Topic) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Mirror, b.Mirror), a.Started.Compare(b.Started),
+		bytes.Compare(a.TopicID[:], b.TopicID[:]))
 }
 
 // topicByName returns the topic of that name that was started last: one that was deleted and made anew has several ids.
 func (t *table) topicByName(name string) (Topic, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	topic, ok := t.newest[name]
+	return topic, ok
+}
+
+// index finds the newest topic of a name anew. Called with mu held.
+func (t *table) index(name string) {
 	var newest Topic
 	found := false
-	for _, topic := range t.topicList() {
-		if topic.Name == name && (!found || topic.Started.After(newest.Started)) {
+	for _, topic := range t.topics {
+		if topic.Name != name {
+			continue
+		}
+		later := topic.Started.Compare(newest.Started)
+		if !found || later > 0 || later == 0 && compareTopics(topic, newest) < 0 {
 			newest, found = topic, true
 		}
 	}
-	return newest, found
+	if delete(t.newest, name); found {
+		t.newest[name] = newest
+	}
 }
 
 // changes drops the records that would write what is there already, and counts the others as pending. Every record that

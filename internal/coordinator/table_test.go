@@ -256,3 +256,44 @@ func TestNewRefusesNonsense(t *testing.T) {
 		}
 	}
 }
+
+// TestTopicNamesFollowRemovals: when the newest topic of a name is removed, the one before it counts again.
+func TestTopicNamesFollowRemovals(t *testing.T) {
+	tab, l := quiet(), log{}
+	older := Topic{Mirror: "m", Name: "t", TopicID: idA, Desired: statemachine.Mirroring, Started: since}
+	newer := older
+	newer.TopicID, newer.Started = idB, since.Add(time.Hour)
+	for _, topic := range []Topic{newer, older} {
+		r, err := one(topicRecord(topic, 50))
+		l.write(t, tab, r, err)
+	}
+	for _, want := range []protocol.UUID{idB, idA} {
+		got, ok := tab.topicByName("t")
+		if !ok || got.TopicID != want {
+			t.Fatalf("got %s, want %s", got.TopicID, want)
+		}
+		l.write(t, tab, []record{newRecord(topicKey(got), nil, 50)}, nil)
+	}
+	if _, ok := tab.topicByName("t"); ok {
+		t.Error("found although all were removed")
+	}
+}
+
+// FuzzApply: whatever is in __mirror_state, records that are not understood are left alone.
+func FuzzApply(f *testing.F) {
+	mirror, _ := mirrorRecord(Mirror{Name: "m", Config: map[string]string{"bootstrap.servers": "a:1"}}, 50)
+	topic, _ := topicRecord(Topic{Mirror: "m", Name: "t", TopicID: idA, Desired: statemachine.Mirroring, Started: since}, 50)
+	states, _ := stateRecords(PartitionState{Mirror: "m", ID: protocol.PartitionID{Topic: idA}, State: statemachine.Mirroring}, 50)
+	for _, r := range append(states, mirror, topic) {
+		f.Add(r.keyBytes, r.value)
+		f.Add(r.keyBytes, []byte(nil))
+	}
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		tab := quiet()
+		tab.apply(key, value, 1)
+		tab.apply(key, nil, 2)
+		if len(tab.topicList()) > 0 || len(tab.mirrorList()) > 0 || len(tab.newest) > 0 {
+			t.Error("a removed record is still there")
+		}
+	})
+}
