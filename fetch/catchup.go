@@ -8,6 +8,9 @@ import (
 // Followers that lag behind the window are served by reads of their own, over a connection of its own so that they don't
 // hold up the newest records. What one of them needed is kept for a while for others that lag as far.
 
+// catchUpKeep is how long chunks below the window are kept after their last use.
+const catchUpKeep = 10 * time.Second
+
 // catchUpRead returns chunks that begin at or below offset, or asks for them.
 func (p *partition) catchUpRead(offset int64) chunks {
 	for i, c := range p.catch {
@@ -17,6 +20,7 @@ func (p *partition) catchUpRead(offset int64) chunks {
 				copy(p.catch[1:], p.catch)
 				p.catch[0] = c
 			}
+			p.catchUsed = time.Now()
 			if c.next < p.win.from(p.src.next) {
 				p.wantCatchUp(c.next)
 			}
@@ -76,5 +80,18 @@ func (p *partition) pushCatchUp(c *chunk) {
 		added -= len(last.data)
 	}
 	p.l.memory.Add(int64(added))
+	p.catchUsed = time.Now()
 	p.wakeAll()
+}
+
+// forgetCatchUp drops chunks below the window that nobody has needed for a while. Followers that have caught up come back
+// to them never, and they count against what all windows may hold.
+func (p *partition) forgetCatchUp(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.catch) == 0 || now.Sub(p.catchUsed) < catchUpKeep {
+		return
+	}
+	p.l.memory.Add(-int64(p.catchBytes))
+	p.catch, p.catchBytes = nil, 0
 }

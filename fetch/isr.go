@@ -319,6 +319,10 @@ func (l *Leader) runISR(ctx context.Context) {
 			return
 		case <-tick.C:
 			due = l.all()
+			now := time.Now()
+			for _, p := range due {
+				p.forgetCatchUp(now)
+			}
 		case <-l.isrKick:
 		}
 		l.isrMu.Lock()

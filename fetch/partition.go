@@ -65,9 +65,10 @@ type partition struct {
 
 	src source
 	win window
-	// catch holds chunks below the window for followers that lag, in no order.
+	// catch holds chunks below the window for followers that lag, the one used last first.
 	catch      []*chunk
 	catchBytes int
+	catchUsed  time.Time
 	wanted     []int64
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"kmirror/records"
 )
@@ -147,5 +148,23 @@ func TestSmallChunksDontKeepLargeResponses(t *testing.T) {
 	c, _ = parseChunk(response[:len(b)], 0, -1, -1)
 	if c.own(len(b) * 2); &c.data[0] != &response[0] {
 		t.Error("half of a response was copied")
+	}
+}
+
+// TestCatchUpIsForgotten: what a lagging follower needed does not take memory from the windows for good.
+func TestCatchUpIsForgotten(t *testing.T) {
+	r := newRig(t, 1)
+	p := newPartition(r.l, r.id())
+	p.pushCatchUp(mustChunk(t, 0, batch(0, 10, 1, 100)))
+	if r.l.memory.Load() == 0 {
+		t.Fatal("nothing is accounted")
+	}
+	p.forgetCatchUp(time.Now())
+	if len(p.catch) != 1 {
+		t.Error("forgotten at once")
+	}
+	p.forgetCatchUp(time.Now().Add(2 * catchUpKeep))
+	if n := r.l.memory.Load(); n != 0 || len(p.catch) != 0 {
+		t.Errorf("%d chunks, %d bytes are kept", len(p.catch), n)
 	}
 }
