@@ -207,7 +207,8 @@ func (m *Machine) prepare(ev Event, f Facts) ([]Effect, error) {
 	if f.SLE < 0 {
 		return []Effect{Align{}}, nil // without the source's epoch nobody knows whether DLE is above it
 	}
-	if b := m.bump(f); b != nil && !EpochSafe(f.SLE, f.DLE) {
+	if b := m.bump(f); b != nil {
+		// All of the first leg, while there is no flow yet that each change of leader would interrupt.
 		return []Effect{Align{}, *b}, nil
 	}
 	eff, err := m.become(Mirroring, ev)
@@ -249,14 +250,15 @@ func (m *Machine) mirror(ev Event, f Facts) ([]Effect, error) {
 	return eff, nil
 }
 
-// bump returns the bump that is due, following one under way to its target.
+// bump returns the bump that is due. One under way goes to its target before the rule is asked again.
 func (m *Machine) bump(f Facts) *Bump {
-	if target, due := BumpTarget(f.SLE, f.DLE); due {
-		m.bumping = max(m.bumping, target)
-	}
 	if m.bumping > f.DLE {
 		return &Bump{m.bumping}
 	}
 	m.bumping = 0
+	if target, due := BumpTarget(f.SLE, f.DLE); due {
+		m.bumping = target
+		return &Bump{target}
+	}
 	return nil
 }
