@@ -147,6 +147,13 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	if why := m.lastErr[leadTask]; reason == "" && !led && why != "" {
 		reason, hint = why, "it is tried again by itself; consumers read from real brokers meanwhile"
 	}
+	if why := m.lastErr[lockTask(p.topic.Name)]; reason == "" && !locked && why != "" {
+		reason, hint = why, "it is tried again by itself"
+	}
+	waits := p.machine.State == statemachine.Preparing || p.machine.State == statemachine.EpochFencing
+	if why := cmp.Or(m.lastErr[dropTask], m.lastErr[bumpTask]); reason == "" && waits && why != "" {
+		reason, hint = why, "it is tried again by itself"
+	}
 	if reason != "" {
 		i.Error, i.Hint = &reason, &hint
 	}

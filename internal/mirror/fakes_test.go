@@ -34,6 +34,7 @@ type world struct {
 	joinErr   map[string]error
 	sourceErr error
 	stray     func(*kraft.Topic) bool
+	looks     int // rounds of the manager
 }
 
 func newWorld() *world {
@@ -161,6 +162,7 @@ func (d data) Unassign(ids ...protocol.PartitionID) {
 func (d data) Statuses() map[protocol.PartitionID]replica.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.looks++
 	out := map[protocol.PartitionID]replica.Status{}
 	for id, a := range d.roles {
 		ip := d.img.Partition(id)

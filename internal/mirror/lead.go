@@ -196,10 +196,20 @@ func (m *Manager) await(ctx context.Context, ids []protocol.PartitionID, what st
 	}
 }
 
+// bumpTask, dropTask and lockTask name tasks in the log and in descriptions.
+const (
+	bumpTask = "raise leader epochs"
+	dropTask = "drop replicas out of sync"
+)
+
+func lockTask(topic string) string { return "lock " + topic }
+
 // bumpEpochs raises leader epochs by one at a time (design fact 12): another of our ids goes to the head of the list and is
-// elected. It returns when all are at their minimum, or when nothing more can be done now; the next round asks again.
+// elected. It returns when all are at their minimum, or when nothing more can be done now, which is an error; the next round asks
+// again.
 func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, minimum map[protocol.PartitionID]int32) error {
 	var errs []error
+	var alone []protocol.PartitionID          // with nobody of ours to lead instead
 	gaveUp := map[protocol.PartitionID]bool{} // until the next call; the others go on
 	for ctx.Err() == nil {
 		img := m.cfg.Destination.Image()
@@ -212,12 +222,17 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 			}
 			next, ok := m.flip(ip)
 			if !ok {
+				alone, gaveUp[id] = append(alone, id), true
 				continue
 			}
 			tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
 			lists[tp], at[id], elect[tp] = next, ip.LeaderEpoch, id
 		}
 		if len(lists) == 0 {
+			if len(alone) > 0 {
+				errs = append(errs, fmt.Errorf("%d partitions need a higher leader epoch, and no other node id of ours is in sync to lead them "+
+					"(or a reassignment is under way): see whether all node ids are registered and unfenced", len(alone)))
+			}
 			return errors.Join(errs...)
 		}
 		failed := m.cfg.Destination.Reassign(ctx, lists)
@@ -316,14 +331,19 @@ func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) e
 func (m *Manager) dropLaggards(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists := map[protocol.TopicPartition][]int32{}
+	var waiting error
 	for _, id := range ids {
 		ip := img.Partition(id)
-		if ip == nil || len(m.real(ip.ISR)) == 0 {
+		if ip == nil {
+			continue
+		}
+		if len(m.real(ip.ISR)) == 0 {
+			waiting = fmt.Errorf("no real replica of partition %d of %s is in sync: one has to come back first", id.Partition, img.Topics[id.Topic].Name)
 			continue
 		}
 		out := m.outOfSync(ip)
 		keep := slices.DeleteFunc(slices.Clone(ip.Replicas), func(b int32) bool { return slices.Contains(out, b) })
 		lists[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] = keep
 	}
-	return joinErrors("drop replicas of", m.cfg.Destination.Reassign(ctx, lists))
+	return errors.Join(joinErrors("drop replicas of", m.cfg.Destination.Reassign(ctx, lists)), waiting)
 }

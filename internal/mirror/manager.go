@@ -157,7 +157,7 @@ func (m *Manager) poke() {
 }
 
 // task runs f apart from the loop for partitions that no other task holds; ids already held are left out. A failure is
-// logged once until it changes or goes away.
+// logged once until it changes or goes away, and what failed is tried again with the next tick or change, not at once.
 func (m *Manager) task(ctx context.Context, name string, ids []protocol.PartitionID, f func(context.Context, []protocol.PartitionID) error) {
 	m.mu.Lock()
 	free := ids[:0:0]
@@ -192,7 +192,9 @@ func (m *Manager) task(ctx context.Context, name string, ids []protocol.Partitio
 		case news:
 			m.log.Info("done after earlier failures", "task", name)
 		}
-		m.poke()
+		if err == nil {
+			m.poke()
+		}
 	})
 }
 

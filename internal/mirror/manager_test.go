@@ -1,9 +1,11 @@
 package mirror
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -322,5 +324,38 @@ func TestTrueConfigs(t *testing.T) {
 	}
 	if again.MinISR != 1 || again.TrueConfigs[sizeConfig] != "9" {
 		t.Errorf("of a known one: %+v", again)
+	}
+}
+
+// TestStuckIsSaidAndDoesNotSpin: what can't be done now shows in descriptions, and is tried again at the pace of the ticks.
+func TestStuckIsSaidAndDoesNotSpin(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		part    kraft.Partition
+		configs map[string]string
+	}{
+		{"lock", kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002}, ELR: []int32{1}, Leader: 9001}, nil},
+		{"epoch", kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 1}, Leader: 9001, LeaderEpoch: 3}, lockOn},
+		{"nobody in sync", kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002}, Leader: 9001, LeaderEpoch: 9}, lockOn},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			w.topic("orders", ordersID, tt.part, tt.configs)
+			w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+			m := newManager(t, w, mirrorTopic("orders", ordersID))
+			rounds(t, m, 3) // up to where it is stuck
+			w.looks = 0
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			m.loop(ctx)
+			m.tasks.Wait()
+			if w.looks > 10 {
+				t.Errorf("looked %d times in 0.3 s", w.looks)
+			}
+			got, err := m.Describe(t.Context(), admin.DescribeRequest{})
+			if err != nil || len(got) != 1 || got[0].Error == nil {
+				t.Errorf("described as %+v, %v", got, err)
+			}
+		})
 	}
 }

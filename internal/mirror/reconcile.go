@@ -76,17 +76,17 @@ func (m *Manager) reconcile(ctx context.Context) {
 func (m *Manager) act(ctx context.Context, r *round) {
 	m.task(ctx, leadTask, r.lead, m.takeLead)
 	for _, t := range r.lock {
-		m.task(ctx, "lock "+t.Name, []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}},
+		m.task(ctx, lockTask(t.Name), []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}},
 			func(ctx context.Context, _ []protocol.PartitionID) error { return m.lockTopic(ctx, t) })
 	}
-	m.task(ctx, "drop replicas out of sync", r.drop, m.dropLaggards)
+	m.task(ctx, dropTask, r.drop, m.dropLaggards)
 	m.task(ctx, "add replicas back", r.regrow, m.addReplicas)
 	if len(r.bump) > 0 {
 		ids := make([]protocol.PartitionID, 0, len(r.bump))
 		for id := range r.bump {
 			ids = append(ids, id)
 		}
-		m.task(ctx, "raise leader epochs", ids, func(ctx context.Context, ids []protocol.PartitionID) error {
+		m.task(ctx, bumpTask, ids, func(ctx context.Context, ids []protocol.PartitionID) error {
 			return m.bumpEpochs(ctx, ids, r.bump)
 		})
 	}
