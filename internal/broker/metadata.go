@@ -132,10 +132,10 @@ func (f *follower) poll(ctx context.Context) error {
 	}
 	resp := kr.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return fmt.Errorf("Fetch: %w", err)
+		return fmt.Errorf("metadata fetch: %w", err)
 	}
 	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return errors.New("Fetch: the answer does not hold the one partition asked for")
+		return errors.New("metadata fetch: the answer does not hold the one partition asked for")
 	}
 	p := &resp.Topics[0].Partitions[0]
 	var endpoint string

@@ -207,13 +207,6 @@ func (m *Manager) MirrorOf(topic string) (string, bool) {
 	return t.Mirror, true
 }
 
-// busyWith returns the task that holds a partition, "" when none does.
-func (m *Manager) busyWith(id protocol.PartitionID) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.busy[id]
-}
-
 // joinErrors makes one error of a map of them, nil when there are none.
 func joinErrors[K comparable](what string, errs map[K]error) error {
 	n, first := 0, error(nil)
