@@ -36,7 +36,7 @@ type Broker struct {
 
 	ended   chan struct{} // closed when Run returns
 	mu      sync.Mutex
-	running *context.Context // while Run runs: for work that outlives a call, counted by keepers
+	running context.Context // while Run runs: for work that outlives a call, counted by keepers
 	keepers sync.WaitGroup
 }
 
@@ -120,22 +120,22 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	up, leave := context.WithCancel(ctx)
 	defer leave()
-	b.setRunning(&up)
+	b.setRunning(up)
 	background.Go(func() { b.strays.run(up) })
 	for _, q := range b.isr {
 		background.Go(func() { q.run(life) })
 	}
 	err := b.runMembers(up, leave, life, end)
 	b.mu.Lock()
-	b.running = nil
+	b.running = nil // nothing that outlives a call may begin any more
 	b.mu.Unlock()
 	end()
 	b.keepers.Wait()
 	return err
 }
 
-// setRunning says until when work that outlives a call may go on; nil: none may begin any more.
-func (b *Broker) setRunning(ctx *context.Context) {
+// setRunning says until when work that outlives a call may go on.
+func (b *Broker) setRunning(ctx context.Context) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.running = ctx
