@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"go.uber.org/goleak"
 
 	"kmirror/internal/admin"
@@ -357,5 +358,20 @@ func TestStuckIsSaidAndDoesNotSpin(t *testing.T) {
 				t.Errorf("described as %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestTieredStorage: a mirror is never tiered at the destination: not by the source's configs, not by being taken over.
+func TestTieredStorage(t *testing.T) {
+	got := synced(map[string]string{tieredConfig: "true", "local.retention.ms": "1", minISRConfig: "2", "retention.ms": "5"})
+	if len(got) != 1 || got["retention.ms"] != "5" {
+		t.Errorf("synced %v", got)
+	}
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1}, ISR: []int32{1}, Leader: 1}, map[string]string{tieredConfig: "true"})
+	s := &startRun{m: newManager(t, w), req: admin.StartRequest{Mirror: "m", Overwrite: true}}
+	_, err := s.fresh(t.Context(), "orders", kadm.TopicDetail{Topic: "orders", Partitions: kadm.PartitionDetails{0: {}}}, nil)
+	if e := (*admin.Error)(nil); !errors.As(err, &e) || e.Exit != admin.ExitRefused {
+		t.Errorf("taken over: %v", err)
 	}
 }

@@ -23,6 +23,21 @@ var notSynced = []string{
 	"follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "message.timestamp.difference.max.ms",
 	"log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "message.timestamp.type",
 	"unclean.leader.election.enable", minISRConfig, "mirror.name",
+	// Tiered storage: replicas would look for segments in the destination's remote store, which a mirror does not fill.
+	tieredConfig, "local.retention.ms", "local.retention.bytes", "remote.log.copy.disable", "remote.log.delete.on.disable",
+}
+
+const tieredConfig = "remote.storage.enable"
+
+// synced returns the configs of a source topic that its mirror gets.
+func synced(config map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range config {
+		if !slices.Contains(notSynced, k) {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 // startRun is one StartTopics: what it found out about both sides.
@@ -221,6 +236,10 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, k
 		return plan, &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", name,
 			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
 	}
+	if v, _ := img.TopicConfig(name, tieredConfig); v == "true" {
+		return plan, &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", name, tieredConfig),
+			Hint: "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
+	}
 	held, err := s.held(ctx, name, plan)
 	if err != nil {
 		return plan, unreachable("destination", err)
@@ -319,12 +338,7 @@ func (s *startRun) held(ctx context.Context, name string, plan *admin.TopicPlan)
 
 // create makes the topic with the source's partition count and configs and with the lock in its very first request.
 func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.TopicPlan) error {
-	configs := map[string]string{}
-	for k, v := range s.config[t.Name] {
-		if !slices.Contains(notSynced, k) {
-			configs[k] = v
-		}
-	}
+	configs := synced(s.config[t.Name])
 	if v, ok := configs[sizeConfig]; ok {
 		t.TrueConfigs[sizeConfig] = v
 	}
