@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -658,10 +659,10 @@ func TestSASL(t *testing.T) {
 		}
 	})
 	t.Run("replicas that the client is not authenticated at", func(t *testing.T) {
-		var other int32
+		var other atomic.Int32
 		asker := askerFunc(func(broker int32, req kmsg.Request) (kmsg.Response, error) {
-			if broker != other {
-				t.Errorf("broker %d was asked, want %d", broker, other)
+			if want := other.Load(); broker != want {
+				t.Errorf("broker %d was asked, want %d", broker, want)
 			}
 			h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion()}
 			return offsetScript(t, map[int64]int64{-2: 12}, 65)(h, req.AppendTo(nil)), nil
@@ -674,8 +675,8 @@ func TestSASL(t *testing.T) {
 			for len(w.brokers[home].requests()) == 0 {
 				home++
 			}
-			other = home%3 + 1
-			w.setISR(node, other)
+			other.Store(home%3 + 1)
+			w.setISR(node, other.Load())
 			resp := c.ask(listRequest(7, -1, 0, "m", -2)).(*kmsg.ListOffsetsResponse)
 			if got := resp.Topics[0].Partitions[0].ErrorCode; got != want {
 				t.Errorf("offsets: error %d, want %d", got, want)

@@ -27,8 +27,9 @@ type (
 		Reason, Hint    string
 		Final           bool
 	}
-	// Start is the operator's wish to mirror. It restarts a FAILED partition from the beginning.
-	Start struct{}
+	// Start is the operator's wish to mirror. A FAILED partition goes on where it was; with Overwrite it begins anew, which
+	// discards what the destination has beyond the source's log.
+	Start struct{ Overwrite bool }
 	// Observe is how things stand; it may come as often as one likes.
 	Observe struct{ Facts Facts }
 	// Fail is an error. Final ones are not retried.
@@ -44,8 +45,9 @@ type (
 type Facts struct {
 	// Leading: one of our node ids is the leader in the metadata image.
 	Leading bool
-	// Locked: both configs of the lock are on, as the image shows it.
-	Locked bool
+	// Locked: both configs of the lock are on, as the image shows it. Open: not even the size half is on, so that a real leader
+	// takes what clients write.
+	Locked, Open bool
 	// Aligned: every in-sync replica ends at or below the last mirror epoch's end, and no replica out of sync is listed.
 	Aligned bool
 	// DLE and SLE are the leader epochs of the destination and of the source; SLE is -1 while unknown.
@@ -56,8 +58,14 @@ type Facts struct {
 	Flowing bool
 }
 
-func (e Load) String() string     { return "load " + e.State.String() }
-func (e Start) String() string    { return "start" }
+func (e Load) String() string { return "load " + e.State.String() }
+func (e Start) String() string {
+	if e.Overwrite {
+		return "start with overwrite"
+	}
+	return "start"
+}
+
 func (e Observe) String() string  { return "observe" }
 func (e Fail) String() string     { return "fail: " + e.Reason }
 func (e RetryDue) String() string { return "retry due" }
@@ -131,11 +139,14 @@ func (m *Machine) become(to State, ev Event) ([]Effect, error) {
 	return []Effect{Store{}}, nil
 }
 
-func (m *Machine) start(ev Event) ([]Effect, error) {
+func (m *Machine) start(ev Start) ([]Effect, error) {
 	switch m.State {
 	case Unknown, Failed:
 		m.Retry, m.Reason, m.Hint, m.Final = 0, "", "", false
 		m.bumping = 0
+		if m.State == Failed && !ev.Overwrite && m.mirrored() {
+			return m.become(Mirroring, ev)
+		}
 		return m.become(Preparing, ev)
 	case Preparing, Mirroring, EpochFencing:
 		return nil, nil // a goal already reached, or on its way
@@ -167,11 +178,14 @@ func (m *Machine) retry(ev Event) ([]Effect, error) {
 		return nil, nil
 	}
 	to := Preparing
-	if m.Previous == Mirroring || m.Previous == EpochFencing {
+	if m.mirrored() {
 		to = Mirroring
 	}
 	return m.become(to, ev)
 }
+
+// mirrored reports whether a FAILED partition was mirroring before.
+func (m *Machine) mirrored() bool { return m.Previous == Mirroring || m.Previous == EpochFencing }
 
 func (m *Machine) observe(ev Observe) ([]Effect, error) {
 	f := ev.Facts
@@ -219,6 +233,11 @@ func (m *Machine) prepare(ev Event, f Facts) ([]Effect, error) {
 }
 
 func (m *Machine) mirror(ev Event, f Facts) ([]Effect, error) {
+	if !f.Leading && f.Open {
+		// A real broker led without the lock: what clients wrote meanwhile is theirs, and not ours to truncate.
+		return m.fail(Fail{Final: true, Reason: "the topic was unlocked while a real broker led it: it may hold records that the source does not have",
+			Hint: "start it with --overwrite to discard those and mirror again from the start, or leave it to its writers"})
+	}
 	if !f.Leading {
 		m.bumping = 0
 		return []Effect{Lead{}}, nil

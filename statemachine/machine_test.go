@@ -98,7 +98,7 @@ func parseEvent(t *testing.T, line string) Event {
 		}
 		return l
 	case "start":
-		return Start{}
+		return Start{Overwrite: len(w) > 1 && w[1] == "overwrite"}
 	case "retry-due":
 		return RetryDue{}
 	case "fail":
@@ -120,6 +120,8 @@ func parseFacts(t *testing.T, words []string) Facts {
 			f.Leading = true
 		case "locked":
 			f.Locked = true
+		case "open":
+			f.Open = true
 		case "aligned":
 			f.Aligned = true
 		case "blocked":

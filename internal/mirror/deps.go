@@ -28,6 +28,8 @@ type Destination interface {
 
 // Data is the data path; an adapter around *fetch.Leader.
 type Data interface {
+	// CheckMirror reports what AddMirror would refuse.
+	CheckMirror(config map[string]string) error
 	// AddMirror makes a source known; connections are made when its first partition needs them.
 	AddMirror(name string, opts []kgo.Opt, config map[string]string) error
 	RemoveMirror(name string)

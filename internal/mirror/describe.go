@@ -26,6 +26,9 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 		return &admin.Error{Code: 42, Message: "the mirror's configuration has no bootstrap.servers", Hint: "add bootstrap.servers=HOST:PORT of the source",
 			Exit: admin.ExitUsage}
 	}
+	if err := m.cfg.Data.CheckMirror(config); err != nil {
+		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+	}
 	if old, ok := m.cfg.Store.Mirror(name); ok {
 		if digest(old.Config) == digest(config) {
 			return nil

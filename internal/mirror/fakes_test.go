@@ -29,6 +29,7 @@ type world struct {
 	statuses map[protocol.PartitionID]replica.Status
 	topics   []coordinator.Topic
 	states   map[protocol.PartitionID]coordinator.PartitionState
+	holding  map[int32]bool // brokers that still have an old log
 	putErr   error
 	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
 	joinErr   map[string]error
@@ -139,6 +140,7 @@ func (w *world) SetTopicConfigs(_ context.Context, topic string, set map[string]
 // data is the Data side of a world.
 type data struct{ *world }
 
+func (d data) CheckMirror(map[string]string) error                  { return nil }
 func (d data) AddMirror(string, []kgo.Opt, map[string]string) error { return nil }
 func (d data) RemoveMirror(string)                                  {}
 
@@ -234,6 +236,7 @@ func newManager(t *testing.T, w *world, topics ...coordinator.Topic) *Manager {
 	t.Helper()
 	w.topics = topics
 	m, err := New(Config{Destination: w, Data: data{w}, Store: store{w}, NodeIDs: []int32{9001, 9002},
+		HoldsLog:   func(_ context.Context, b int32, _ protocol.TopicPartition) (bool, error) { return w.holding[b], nil },
 		PingSource: func(context.Context, string) error { return w.sourceErr }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

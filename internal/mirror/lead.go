@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
@@ -134,21 +136,49 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 			join[first] = append(join[first], id)
 		}
 	}
-	// Fetching goes on until leadership is ours; those that can't join leave time for electing the others.
+	// Fetching goes on until leadership is ours; those that can't join leave time for awaiting the others.
 	joining, cancel := context.WithTimeout(ctx, taskLimit/2)
 	defer cancel()
-	failed := m.joinAll(joining, join)
-	errs = append(errs, joinErrors("join ISR of", failed))
-	maps.DeleteFunc(elect, func(_ protocol.TopicPartition, id protocol.PartitionID) bool { return failed[id] != nil })
-	if len(elect) > 0 {
-		failed := m.cfg.Destination.ElectPreferred(ctx, slices.Collect(maps.Keys(elect)))
-		errs = append(errs, joinErrors("elect", failed))
-		dropFailed(elect, failed)
-		errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
-			return m.cfg.Destination.Owns(ip.Leader)
-		}))
-	}
+	errs = append(errs, m.joinAndElect(joining, join, elect))
+	errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
+		return m.cfg.Destination.Owns(ip.Leader)
+	}))
 	return errors.Join(errs...)
+}
+
+// joinAndElect brings our ids into ISRs and elects each as soon as it is in: between the two a locked partition meets its min ISR
+// while nothing fits, which transaction coordinators take for hopeless. What failed is taken out of elect.
+func (m *Manager) joinAndElect(ctx context.Context, join map[int32][]protocol.PartitionID, elect map[protocol.TopicPartition]protocol.PartitionID) error {
+	joined := make(chan map[protocol.PartitionID]error, 1)
+	go func() { joined <- m.joinAll(ctx, join) }()
+	var errs []error
+	asked := map[protocol.TopicPartition]bool{}
+	electReady := func() {
+		img := m.cfg.Destination.Image()
+		var ready []protocol.TopicPartition
+		for tp, id := range elect {
+			if ip := img.Partition(id); ip != nil && !asked[tp] && slices.Contains(ip.ISR, m.leadingList(ip)[0]) {
+				ready, asked[tp] = append(ready, tp), true
+			}
+		}
+		if len(ready) > 0 {
+			failed := m.cfg.Destination.ElectPreferred(ctx, ready)
+			errs = append(errs, joinErrors("elect", failed))
+			dropFailed(elect, failed)
+		}
+	}
+	for {
+		changed := m.cfg.Destination.Changed()
+		electReady()
+		select {
+		case failed := <-joined:
+			electReady()
+			errs = append(errs, joinErrors("join ISR of", failed))
+			maps.DeleteFunc(elect, func(_ protocol.TopicPartition, id protocol.PartitionID) bool { return failed[id] != nil })
+			return errors.Join(errs...)
+		case <-changed:
+		}
+	}
 }
 
 // dropFailed takes partitions that had an error out of a set.
@@ -290,7 +320,7 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 }
 
 // missing returns live real brokers to add so that the partition has as many real replicas as the topic was started with.
-// A broker that is unfenced now has seen the metadata in which it was no replica, so its old log is gone.
+// Whether a broker's old log is gone is asked of it before it is added.
 func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int32 {
 	want := int(p.topic.Replicas) - len(m.real(ip.Replicas))
 	if want <= 0 {
@@ -305,25 +335,62 @@ func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int3
 	return out
 }
 
-// addReplicas gives partitions their missing replicas.
+// addReplicas gives partitions their missing replicas. A broker that was dropped for being out of sync must not come back with
+// its old log, whose suffix could carry the source's epochs with other data: it is added only once it holds none.
 func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists := map[protocol.TopicPartition][]int32{}
+	add := map[protocol.TopicPartition][]int32{}
 	m.mu.Lock()
 	for _, id := range ids {
-		p, ip := m.parts[id], img.Partition(id)
-		if p == nil || ip == nil {
-			continue
-		}
-		if want := append(m.leadingList(ip), m.missing(img, p, ip)...); !slices.Equal(want, ip.Replicas) {
-			lists[protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}] = want
+		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
+			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
+			lists[tp], add[tp] = m.leadingList(ip), m.missing(img, p, ip)
+			if len(add[tp]) == 0 && slices.Equal(lists[tp], ip.Replicas) {
+				delete(lists, tp)
+			}
 		}
 	}
 	m.mu.Unlock()
-	if len(lists) == 0 {
-		return nil
+	var errs []error
+	for tp, brokers := range add {
+		for _, b := range brokers {
+			held, err := m.cfg.HoldsLog(ctx, b, tp)
+			switch {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("whether broker %d still holds a log of %s: %w", b, tp, err))
+			case !held:
+				lists[tp] = append(lists[tp], b)
+			}
+		}
 	}
-	return joinErrors("add replicas of", m.cfg.Destination.Reassign(ctx, lists))
+	maps.DeleteFunc(lists, func(tp protocol.TopicPartition, want []int32) bool {
+		ip := img.Partition(protocol.PartitionID{Topic: img.Names[tp.Topic], Partition: tp.Partition})
+		return ip == nil || slices.Equal(want, ip.Replicas)
+	})
+	if len(lists) > 0 {
+		errs = append(errs, joinErrors("add replicas of", m.cfg.Destination.Reassign(ctx, lists)))
+	}
+	return errors.Join(errs...)
+}
+
+// holdsLog asks a broker whether it has a log of a partition, one that it is about to delete left out.
+func (m *Manager) holdsLog(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error) {
+	cl, err := m.sources.destination()
+	if err != nil {
+		return false, err
+	}
+	var set kadm.TopicsSet
+	set.Add(tp.Topic, tp.Partition)
+	dirs, err := cl.DescribeBrokerLogDirs(ctx, broker, set)
+	if err != nil {
+		return false, err
+	}
+	if err := dirs.Error(); err != nil {
+		return false, err
+	}
+	_, held := dirs.LookupPartition(tp.Topic, tp.Partition)
+	return held, nil
 }
 
 // dropLaggards takes real replicas out of sync off the replica lists: an old suffix of theirs could carry the source's

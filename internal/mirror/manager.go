@@ -34,6 +34,8 @@ type Config struct {
 	Log     *slog.Logger
 	// PingSource tells whether a mirror's source answers; by default it is asked for its brokers.
 	PingSource func(ctx context.Context, mirror string) error
+	// HoldsLog tells whether a broker has a log of a partition; by default the broker is asked.
+	HoldsLog func(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error)
 	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
 	OnForeign func()
 	// Verify answers the private verb of that name, nil where there is none.
@@ -52,7 +54,7 @@ type Manager struct {
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
 	creating map[string]bool // names of topics whose creation is under way: not strays
-	restart  map[string]bool // topics that the operator started again
+	restart  map[string]bool // topics that the operator started again; true: with --overwrite
 	busy     map[protocol.PartitionID]string
 	tasks    sync.WaitGroup
 	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
@@ -105,6 +107,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if m.cfg.PingSource == nil {
 		m.cfg.PingSource = m.pingSource
+	}
+	if m.cfg.HoldsLog == nil {
+		m.cfg.HoldsLog = m.holdsLog
 	}
 	if m.cfg.OnForeign == nil {
 		m.cfg.OnForeign = func() {}

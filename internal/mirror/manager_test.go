@@ -58,6 +58,7 @@ func TestTakeoverOrder(t *testing.T) {
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 9}, nil)
 	w.edit(func(i *kraft.Image) { i.Brokers = map[int32]*kraft.Broker{3: {ID: 3}} })
 	w.statuses[orders0] = replica.Status{SourceEpoch: 2}
+	w.holding = map[int32]bool{3: true}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	rounds(t, m, 1)
 	if want := []string{"reassign", "join", "elect"}; !slices.Equal(w.asked, want) {
@@ -78,6 +79,11 @@ func TestTakeoverOrder(t *testing.T) {
 	if s := w.states[orders0].State; s != statemachine.Mirroring {
 		t.Fatalf("state %s", s)
 	}
+	rounds(t, m, 2)
+	if p := w.Image().Partition(orders0); slices.Contains(p.Replicas, 3) {
+		t.Fatalf("replicas %v: 3 still holds its old log", p.Replicas)
+	}
+	w.holding = nil
 	rounds(t, m, 2)
 	if p := w.Image().Partition(orders0); !slices.Contains(p.Replicas, 3) {
 		t.Errorf("replicas %v: 3 is alive and was not added back", p.Replicas)
@@ -373,5 +379,29 @@ func TestTieredStorage(t *testing.T) {
 	_, err := s.fresh(t.Context(), "orders", kadm.TopicDetail{Topic: "orders", Partitions: kadm.PartitionDetails{0: {}}}, nil)
 	if e := (*admin.Error)(nil); !errors.As(err, &e) || e.Exit != admin.ExitRefused {
 		t.Errorf("taken over: %v", err)
+	}
+}
+
+// TestUnlockedWhileDead: somebody lifted the lock while no kmirror ran, and a real broker took what clients wrote. It is not
+// touched; start says so again, and only --overwrite goes on.
+func TestUnlockedWhileDead(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 20}, nil)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	for _, again := range []bool{false, true} {
+		if again {
+			m.restart["orders"] = false
+		}
+		rounds(t, m, 3)
+		if s := w.states[orders0]; s.State != statemachine.Failed || s.Retry != -1 || len(w.asked) > 0 {
+			t.Fatalf("state %s, retry %d, asked %v", s.State, s.Retry, w.asked)
+		}
+	}
+	m.restart["orders"] = true
+	rounds(t, m, 8)
+	if s := w.states[orders0].State; s != statemachine.Mirroring {
+		t.Errorf("state %s after --overwrite", s)
 	}
 }

@@ -42,7 +42,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 		if t.Desired != statemachine.Mirroring || t.TopicID.IsZero() {
 			continue
 		}
-		restart := m.restart[t.Name]
+		var restart *statemachine.Start
+		if overwrite, ok := m.restart[t.Name]; ok {
+			restart = &statemachine.Start{Overwrite: overwrite}
+		}
 		delete(m.restart, t.Name)
 		for p := range t.Partitions {
 			id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
@@ -93,7 +96,7 @@ func (m *Manager) act(ctx context.Context, r *round) {
 }
 
 // look steps one partition's machine. Called with m.mu held.
-func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart bool) {
+func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart *statemachine.Start) {
 	p := m.parts[id]
 	if p == nil {
 		p = m.load(t, id)
@@ -109,8 +112,11 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 			r.store = append(r.store, p) // not stored in an earlier round, and nothing is asked for in this one
 		}
 	}()
-	if restart || p.machine.State == statemachine.Unknown {
-		m.step(r, p, statemachine.Start{})
+	switch {
+	case restart != nil:
+		m.step(r, p, *restart)
+	case p.machine.State == statemachine.Unknown:
+		m.step(r, p, statemachine.Start{Overwrite: t.Overwrite})
 	}
 	if p.machine.State == statemachine.Failed && !p.retryAt.IsZero() && r.now.After(p.retryAt) {
 		p.retryAt = time.Time{}
@@ -133,7 +139,8 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	}
 	p.seen = true
 	st, led := r.statuses[id]
-	if led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Failed {
+	// What the data path says is from before a restart.
+	if restart == nil && led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
 	}
 	m.step(r, p, statemachine.Observe{Facts: m.facts(r, p, ip, st, led)})
@@ -161,6 +168,8 @@ func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Statu
 	f := statemachine.Facts{
 		Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
 	}
+	size, _ := r.img.TopicConfig(p.topic.Name, sizeConfig)
+	f.Open = size != "0"
 	if !led || st.LeaderEpoch != ip.LeaderEpoch {
 		return f
 	}

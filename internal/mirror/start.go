@@ -181,8 +181,10 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 	if !ok || known.Desired == statemachine.Stopped {
 		return s.fresh(ctx, name, d, nil)
 	}
-	if done, err := s.again(known, sourceID); done || err != nil {
+	if done, err := s.again(known, sourceID); err != nil {
 		return &admin.TopicPlan{}, err
+	} else if done {
+		return s.goOn(ctx, known)
 	}
 	return s.fresh(ctx, name, d, &known)
 }
@@ -205,16 +207,26 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 	if known.SourceTopicID != sourceID {
 		return false, nil
 	}
-	if !s.req.DryRun {
-		s.m.mu.Lock()
-		for _, p := range s.m.parts {
-			if p.topic.Name == known.Name && p.machine.State == statemachine.Failed {
-				s.m.restart[known.Name] = true
-			}
-		}
-		s.m.mu.Unlock()
-	}
 	return true, nil
+}
+
+// goOn starts what is FAILED of a topic again: where it was, or with --overwrite from the beginning.
+func (s *startRun) goOn(ctx context.Context, known coordinator.Topic) (*admin.TopicPlan, error) {
+	plan, failed := &admin.TopicPlan{}, false
+	s.m.mu.Lock()
+	for _, p := range s.m.parts {
+		failed = failed || p.topic.Name == known.Name && p.machine.State == statemachine.Failed
+	}
+	if failed && !s.req.DryRun {
+		s.m.restart[known.Name] = s.req.Overwrite
+	}
+	s.m.mu.Unlock()
+	if failed && s.req.Overwrite {
+		if _, err := s.held(ctx, known.Name, plan); err != nil && s.req.DryRun {
+			return plan, unreachable("destination", err)
+		}
+	}
+	return plan, nil
 }
 
 // fresh starts a topic from scratch: creates it with the lock on, or takes over one that exists. known is what a mirror
