@@ -147,7 +147,7 @@ func (s *startRun) existing(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.source.Has(n) || s.source[n].Err != nil })
 }
 
-// replication finds the destination's default replication factor and whether enough brokers live for it.
+// replication finds the destination's defaults.
 func (s *startRun) replication(ctx context.Context) error {
 	live := s.m.placeable(s.m.cfg.Destination.Image())
 	if len(live) == 0 {
@@ -156,10 +156,6 @@ func (s *startRun) replication(ctx context.Context) error {
 	var err error
 	if s.rf, s.minISR, err = brokerDefaults(ctx, s.dst, live[0]); err != nil {
 		return unreachable("destination", err)
-	}
-	if s.rf > len(live) {
-		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
-			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
 	}
 	return nil
 }
@@ -350,6 +346,10 @@ func (s *startRun) held(ctx context.Context, name string, plan *admin.TopicPlan)
 
 // create makes the topic with the source's partition count and configs and with the lock in its very first request.
 func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.TopicPlan) error {
+	if live := s.m.placeable(s.m.cfg.Destination.Image()); s.rf > len(live) {
+		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
+			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
+	}
 	configs := synced(s.config[t.Name])
 	if v, ok := configs[sizeConfig]; ok {
 		t.TrueConfigs[sizeConfig] = v
