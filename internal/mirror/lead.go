@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -273,6 +274,9 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 			errs = append(errs, joinErrors("elect", failed))
 			dropFailed(elect, failed)
 		}
+		if err := m.pace(ctx, at, minimum); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
 		moved := slices.Collect(maps.Values(elect))
 		for id := range at {
 			gaveUp[id] = !slices.Contains(moved, id)
@@ -284,6 +288,31 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 		}
 	}
 	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// pace slows large gaps down, so that the controller of a busy cluster is not flooded by the two metadata records of each step:
+// gaps beyond what is usual go at stepsPerSecond over all partitions.
+func (m *Manager) pace(ctx context.Context, at, minimum map[protocol.PartitionID]int32) error {
+	far, most := 0, int32(0)
+	for id, epoch := range at {
+		if gap := minimum[id] - epoch; gap > statemachine.EpochIncrement {
+			far, most = far+1, max(most, gap)
+		}
+	}
+	if far == 0 {
+		return nil
+	}
+	if most%100 == 0 {
+		m.log.Warn("raising leader epochs over a large gap", "partitions", far, "steps_left", most)
+	}
+	t := time.NewTimer(time.Second * time.Duration(far) / stepsPerSecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 // flip returns the replica list that moves leadership from our leading id to another of ours that is in sync. It is not
@@ -309,6 +338,7 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
 			"leader", ip.Leader, "replicas", ip.Replicas)
 		m.cfg.OnForeign()
+		m.contested(r, p)
 	}
 	p.led, p.ours = led, ours
 	if p.machine.State != statemachine.Mirroring || !led || len(ip.Adding)+len(ip.Removing) > 0 {
@@ -317,6 +347,19 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 	if !ours || len(m.missing(r.img, p, ip)) > 0 {
 		r.regrow = append(r.regrow, p.id)
 	}
+}
+
+// contested gives a partition up that others take away again and again: somebody manages it, and a fight helps nobody. The lock
+// stays on.
+func (m *Manager) contested(r *round, p *part) {
+	p.foreign = slices.DeleteFunc(append(p.foreign, r.now), func(t time.Time) bool { return r.now.Sub(t) > foreignWithin })
+	if len(p.foreign) < foreignLimit || p.machine.State == statemachine.Failed {
+		return
+	}
+	p.foreign = nil
+	m.step(r, p, statemachine.Fail{Final: true,
+		Reason: fmt.Sprintf("others took leadership or replicas away %d times within %s", foreignLimit, foreignWithin),
+		Hint:   "find who manages this topic (a balancer, an operator, a script), exclude it there, and start it again"})
 }
 
 // missing returns live real brokers to add so that the partition has as many real replicas as the topic was started with.

@@ -72,6 +72,8 @@ type part struct {
 	seen   bool
 	// led: the last round saw us lead; ours: all our ids were replicas. Losing either is somebody else's doing.
 	led, ours bool
+	// foreign are the times at which that was seen lately.
+	foreign []time.Time
 	// role is the last assignment given to the data path.
 	role     replica.Assignment
 	assigned bool
@@ -88,6 +90,11 @@ const (
 	tick = 500 * time.Millisecond
 	// pingLimit is how long a source may take to show that it is there.
 	pingLimit = 5 * time.Second
+	// foreignLimit changes by others within foreignWithin make a partition FAILED.
+	foreignLimit  = 5
+	foreignWithin = 10 * time.Minute
+	// stepsPerSecond bounds how fast leader epochs are raised over large gaps.
+	stepsPerSecond = 300
 	// taskLimit bounds one attempt of anything that is asked of the destination.
 	taskLimit = 20 * time.Second
 )

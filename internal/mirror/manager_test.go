@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -404,4 +405,42 @@ func TestUnlockedWhileDead(t *testing.T) {
 	if s := w.states[orders0].State; s != statemachine.Mirroring {
 		t.Errorf("state %s after --overwrite", s)
 	}
+}
+
+// TestContested: a partition that others take away again and again is given up, with the lock left on.
+func TestContested(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	rounds(t, m, 4)
+	for i := range foreignLimit {
+		if s := w.states[orders0].State; s != statemachine.Mirroring {
+			t.Fatalf("state %s after %d changes", s, i)
+		}
+		w.change("orders", func(p *kraft.Partition) { p.Leader, p.LeaderEpoch = 1, p.LeaderEpoch+1 })
+		rounds(t, m, 3)
+	}
+	if s := w.states[orders0]; s.State != statemachine.Failed || s.Retry != -1 || s.Hint == "" {
+		t.Errorf("state %s, retry %d, hint %q", s.State, s.Retry, s.Hint)
+	}
+	if v, _ := w.Image().TopicConfig("orders", sizeConfig); v != "0" {
+		t.Error("the lock was taken off")
+	}
+}
+
+// TestPace: small gaps go at full speed, large ones don't.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, newWorld())
+		begin := time.Now()
+		at, to := map[protocol.PartitionID]int32{orders0: 0}, map[protocol.PartitionID]int32{orders0: 10}
+		if err := m.pace(t.Context(), at, to); err != nil || time.Since(begin) > 0 {
+			t.Errorf("a gap of 10 waits %s, %v", time.Since(begin), err)
+		}
+		to[orders0] = 300
+		if err := m.pace(t.Context(), at, to); err != nil || time.Since(begin) != time.Second/stepsPerSecond {
+			t.Errorf("a gap of 300 waits %s, %v", time.Since(begin), err)
+		}
+	})
 }
