@@ -140,30 +140,38 @@ func (m *mirror) loadOffsets(ctx context.Context, broker int32, ls []*loading) e
 		if err != nil {
 			return err
 		}
-		answers := map[protocol.TopicPartition]kmsg.ListOffsetsResponseTopicPartition{}
-		for _, t := range kresp.(*kmsg.ListOffsetsResponse).Topics {
-			for _, p := range t.Partitions {
-				answers[protocol.TopicPartition{Topic: t.Topic, Partition: p.Partition}] = p
-			}
-		}
-		for _, l := range ls {
-			a, ok := answers[l.key()]
-			switch {
-			case !ok:
-				l.err = errNoAnswer
-			case a.ErrorCode != 0:
-				l.err = kerr.ErrorForCode(a.ErrorCode)
-			case ts == -2:
-				l.start = a.Offset
-			default:
-				l.end = a.Offset
-			}
-		}
+		takeOffsets(ls, ts, kresp.(*kmsg.ListOffsetsResponse))
 	}
 	for _, l := range ls {
 		l.ask = l.epoch
 	}
 	return nil
+}
+
+// takeOffsets notes log starts (ts -2) or, after them, high watermarks (ts -1). What can't be true of a log is an error of
+// its partition, which reads again: a source that was truncated between two requests answers so too.
+func takeOffsets(ls []*loading, ts int64, resp *kmsg.ListOffsetsResponse) {
+	answers := map[protocol.TopicPartition]kmsg.ListOffsetsResponseTopicPartition{}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			answers[protocol.TopicPartition{Topic: t.Topic, Partition: p.Partition}] = p
+		}
+	}
+	for _, l := range ls {
+		a, ok := answers[l.key()]
+		switch {
+		case !ok:
+			l.err = errNoAnswer
+		case a.ErrorCode != 0:
+			l.err = kerr.ErrorForCode(a.ErrorCode)
+		case a.Offset < 0, ts == -1 && a.Offset < l.start:
+			l.err = fmt.Errorf("source says that the log begins at offset %d and is committed up to %d", l.start, a.Offset)
+		case ts == -2:
+			l.start = a.Offset
+		default:
+			l.end = a.Offset
+		}
+	}
 }
 
 func (l *loading) key() protocol.TopicPartition {
@@ -188,8 +196,14 @@ func (m *mirror) loadEpochs(ctx context.Context, broker int32, ls []*loading) er
 	if err != nil {
 		return err
 	}
+	takeEpochs(ls, kresp.(*kmsg.OffsetForLeaderEpochResponse))
+	return nil
+}
+
+// takeEpochs notes one epoch of each partition.
+func takeEpochs(ls []*loading, resp *kmsg.OffsetForLeaderEpochResponse) {
 	answers := map[protocol.TopicPartition]kmsg.OffsetForLeaderEpochResponseTopicPartition{}
-	for _, t := range kresp.(*kmsg.OffsetForLeaderEpochResponse).Topics {
+	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			answers[protocol.TopicPartition{Topic: t.Topic, Partition: p.Partition}] = p
 		}
@@ -205,7 +219,6 @@ func (m *mirror) loadEpochs(ctx context.Context, broker int32, ls []*loading) er
 			l.epochAnswer(a.LeaderEpoch, a.EndOffset)
 		}
 	}
-	return nil
 }
 
 // epochAnswer takes "epoch, the largest at or below the one asked for, ends at end". The first answer gives the newest
@@ -222,6 +235,10 @@ func (l *loading) epochAnswer(epoch int32, end int64) {
 		} else {
 			l.ask--
 		}
+		return
+	case epoch > l.ask || n > 0 && end > l.leo || n == 0 && end < l.start:
+		// Else it might go on for ever, or with an epoch that begins outside of the log.
+		l.err = fmt.Errorf("source says that epoch %d, asked for at %d, ends at offset %d of %d", epoch, l.ask, end, l.leo)
 		return
 	case n == 0:
 		l.leo = end

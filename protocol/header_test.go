@@ -224,3 +224,31 @@ func TestSkipTagsEndsOnAHostileCount(t *testing.T) {
 		t.Errorf("got %v, want ErrShort", err)
 	}
 }
+
+// FuzzParseResponseHeader: the body is the end of the frame, and what stands before it is the header of that key and
+// version, but for tags that nobody knows.
+func FuzzParseResponseHeader(f *testing.F) {
+	for _, api := range APIs() {
+		f.Add(api.Key, api.Max, append(AppendResponseHeader(nil, api.Key, api.Max, 7), 'b'))
+	}
+	f.Add(int16(3), int16(9), []byte{0, 0, 0, 1, 1, 77, 2, 1, 2, 'b'})
+	f.Add(int16(3), int16(9), []byte{0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Add(int16(1000), int16(-1), []byte{0, 0, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, key, version int16, frame []byte) {
+		corr, body, err := ParseResponseHeader(key, version, frame)
+		if err != nil {
+			if body != nil || !errors.Is(err, ErrShort) {
+				t.Fatalf("%x next to %v", body, err)
+			}
+			return
+		}
+		plain := AppendResponseHeader(nil, key, version, corr)
+		if !bytes.HasSuffix(frame, body) || !bytes.HasPrefix(frame, plain[:4]) || len(frame)-len(body) < len(plain) {
+			t.Fatalf("header of %d bytes, body %x of %x", len(plain), body, frame)
+		}
+		again, rest, err := ParseResponseHeader(key, version, append(plain, body...))
+		if err != nil || again != corr || !bytes.Equal(rest, body) {
+			t.Fatalf("read back as %d, %x, %v", again, rest, err)
+		}
+	})
+}

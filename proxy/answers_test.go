@@ -335,7 +335,7 @@ func listRequest(version int16, replica int32, isolation int8, topic string, tim
 }
 
 // offsetScript answers ListOffsets with a fixed offset for each timestamp, and Fetch with a last stable offset.
-func offsetScript(t *testing.T, offsets map[int64]int64, lso int64) func(protocol.RequestHeader, []byte) kmsg.Response {
+func offsetScript(t testing.TB, offsets map[int64]int64, lso int64) func(protocol.RequestHeader, []byte) kmsg.Response {
 	return func(h protocol.RequestHeader, body []byte) kmsg.Response {
 		decoded, err := protocol.DecodeRequest(h, body)
 		if err != nil {

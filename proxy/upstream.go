@@ -122,6 +122,11 @@ func (s *Server) dial(owner context.Context, t target, lost func(*upstream)) (*u
 		}
 		nc = secure
 	}
+	return newUpstream(owner, t, nc, lost), nil
+}
+
+// newUpstream takes over an open connection.
+func newUpstream(owner context.Context, t target, nc net.Conn, lost func(*upstream)) *upstream {
 	u := &upstream{
 		target: t, nc: nc, br: bufio.NewReaderSize(nc, upstreamBuffer),
 		readable: make(chan struct{}), resume: make(chan struct{}),
@@ -129,7 +134,7 @@ func (s *Server) dial(owner context.Context, t target, lost func(*upstream)) (*u
 	}
 	u.unhook = context.AfterFunc(owner, func() { u.nc.Close() })
 	u.wg.Go(func() { u.watch(lost) })
-	return u, nil
+	return u
 }
 
 // watch waits for the first bytes of each reply and hands the read side over.
