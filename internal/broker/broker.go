@@ -261,8 +261,12 @@ func (b *Broker) Nodes() []NodeStatus {
 // metadataStale: without an answer to metadata fetches for so long the image is not held to be current.
 const metadataStale = 15 * time.Second
 
-// Ready returns nil while all node ids are registered and unfenced and the metadata image is current.
+// Ready returns nil while all node ids are registered and unfenced and the metadata image is current. A metadata record
+// that is refused each time the log is read makes it an error that wraps kraft.ErrRecord.
 func (b *Broker) Ready() error {
+	if r := b.meta.refused.Load(); r != nil {
+		return r
+	}
 	if !b.meta.caughtUp.Load() {
 		return errors.New("the metadata log has not been read to its end yet")
 	}

@@ -48,6 +48,11 @@ type follower struct {
 	target      int64 // the high watermark when this image was begun; below it the image is not shown. -1: not known yet
 	snapshot    *snapshotReader
 
+	// suspect is what stopped the log last, nil once an image beyond it was shown; refused is it from the second time at
+	// the same offset on.
+	suspect *refusedError
+	refused atomic.Pointer[refusedError]
+
 	caughtUp atomic.Bool
 	lastPoll atomic.Int64 // time of the last good answer, in nanoseconds since 1970
 }
@@ -62,6 +67,8 @@ type metadataBatch struct {
 func (f *follower) run(ctx context.Context) {
 	f.restart()
 	b := backoff{min: 20 * time.Millisecond, max: time.Second}
+	// Reading all of the log again is costly, and seldom what helps.
+	again := backoff{min: 200 * time.Millisecond, max: time.Minute}
 	failures := failLog{log: f.log, what: "metadata log"}
 	for ctx.Err() == nil {
 		err := f.poll(ctx)
@@ -74,8 +81,14 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, kraft.ErrRecord) {
+		if r := (*refusedError)(nil); errors.As(err, &r) {
+			if f.suspect == nil {
+				again.reset()
+			}
+			f.refuse(r)
 			f.restart()
+			_ = again.wait(ctx)
+			continue
 		}
 		_ = b.wait(ctx)
 		if errors.Is(err, errNewLeader) && b.last < time.Second/2 {
@@ -241,16 +254,48 @@ func (f *follower) commit(hw int64) error {
 	for len(f.pending) > 0 && f.pending[0].last < hw {
 		img, err := f.img.Apply(f.pending[0].last, f.pending[0].epoch, f.pending[0].values)
 		if err != nil {
-			return err
+			return &refusedError{f.pending[0].last, err}
 		}
 		f.img, f.pending = img, f.pending[1:]
 	}
 	if f.img.Offset+1 >= f.target && f.img != f.published {
+		if f.suspect = nil; f.refused.Swap(nil) != nil {
+			f.log.Info("the metadata log can be followed again", "offset", f.img.Offset)
+		}
 		f.published = f.img
 		f.caughtUp.Store(true) // before the image, whose arrival is what others wait for
 		f.publish(f.img)
 	}
 	return nil
+}
+
+// refusedError: a record up to this offset of the metadata log is not what our rules allow, so the log can't be followed
+// beyond it.
+type refusedError struct {
+	offset int64
+	err    error
+}
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("the metadata log can't be followed beyond offset %d, kmirror acts on what stands before: %v", e.offset, e.err)
+}
+
+func (e *refusedError) Unwrap() error { return e.err }
+
+// refuse notes what stopped the log. The image that is shown stays, but from the second time at the same offset on it is
+// no longer held to be current; that is logged once.
+func (f *follower) refuse(r *refusedError) {
+	first := f.suspect == nil
+	repeated := !first && f.suspect.offset == r.offset || f.refused.Load() != nil
+	f.suspect = r
+	switch {
+	case repeated && f.refused.Swap(r) == nil:
+		f.log.Error("the metadata log holds a record that kmirror refuses and is read again now and then; use a version of "+
+			"kmirror that knows the metadata.version of the destination, and see kafka-dump-log "+
+			"--cluster-metadata-decoder for the record", "offset", r.offset, "err", r.err)
+	case !repeated:
+		f.log.Warn("the metadata log holds a record that is refused; reading it anew", "offset", r.offset, "err", r.err)
+	}
 }
 
 // diverged drops what the leader does not have. A leader that lacks what was committed has lost its log, or is another

@@ -1,10 +1,19 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -152,4 +161,99 @@ func FuzzMetadataLog(f *testing.F) {
 			_, _ = s.done()
 		}
 	})
+}
+
+// A record that our rules refuse does not go away: the image stays, but Ready names the record from the second time on,
+// one line at error level says what to do, and the log is not read again and again without a pause.
+func TestARefusedRecordIsNamedOnceItComesAgain(t *testing.T) {
+	q := newFakeQuorum(t, 1)
+	var lines lockedBuffer
+	cfg := fakeConfig(q, 9001)
+	cfg.Log = slog.New(slog.NewTextHandler(&lines, nil))
+	var anew atomic.Int32
+	q.hook = func(_ int, req kmsg.Request) kmsg.Response {
+		if f, ok := req.(*kmsg.FetchRequest); ok && f.Topics[0].Partitions[0].FetchOffset == 0 {
+			anew.Add(1)
+		}
+		return nil
+	}
+	b, _ := startFake(t, cfg)
+	ready(t, b)
+	before, at := anew.Load(), 0
+	shown := b.Image()
+	q.do(func() {
+		at = len(q.log)
+		q.log = append(q.log, kraft.AppendRecord(nil, &kraft.RemoveTopicRecord{ID: protocol.UUID{9}}))
+		q.grown.send()
+	})
+	eventually(t, 10*time.Second, "refused", func() error {
+		if err := b.Ready(); !errors.Is(err, kraft.ErrRecord) || !strings.Contains(err.Error(), "offset "+strconv.Itoa(at)) {
+			return fmt.Errorf("ready says %v", err)
+		}
+		return nil
+	})
+	if n := anew.Load() - before; n < 1 || n > 3 { // the first of them perhaps twice, for the leader epoch
+		t.Errorf("the log was read %d times from its beginning", n)
+	}
+	if img := b.Image(); img != shown && img.Offset >= int64(at) {
+		t.Errorf("an image at offset %d is shown", img.Offset)
+	}
+	again := anew.Load()
+	eventually(t, 10*time.Second, "read once more", func() error {
+		if anew.Load() == again {
+			return errors.New("not read")
+		}
+		return nil
+	})
+	q.do(func() { q.log[at] = kraft.AppendRecord(nil, &kraft.NoOpRecord{}) })
+	ready(t, b)
+	text := lines.String()
+	if n := strings.Count(text, "level=ERROR"); n != 1 || !strings.Contains(text, "metadata.version") {
+		t.Errorf("%d lines at error level:\n%s", n, text)
+	}
+	if !strings.Contains(text, "can be followed again") {
+		t.Errorf("nothing says that it is over:\n%s", text)
+	}
+}
+
+// The same within a snapshot; a record that comes only once is no more than a warning.
+func TestWhatIsRefusedTwiceAtTheSameOffset(t *testing.T) {
+	f, _ := follow()
+	s := &snapshotReader{endOffset: 10, epoch: 1, img: kraft.Empty()}
+	must(t, s.add(fakeBatch(0, 0, false, kraft.AppendRecord(nil, &kraft.RemoveTopicRecord{ID: protocol.UUID{9}}))))
+	var r *refusedError
+	if _, err := s.done(); !errors.As(err, &r) || r.offset != 9 {
+		t.Fatalf("got %v", err)
+	}
+	f.refuse(r)
+	f.refuse(&refusedError{4, kraft.ErrRecord})
+	if err := f.refused.Load(); err != nil {
+		t.Errorf("two different ones: %v", err)
+	}
+	f.refuse(&refusedError{4, kraft.ErrRecord})
+	if err := f.refused.Load(); err == nil || err.offset != 4 {
+		t.Errorf("twice the same: %v", err)
+	}
+	must(t, f.append(topicBatch(0, 1, "a")))
+	must(t, f.commit(1))
+	if f.refused.Load() != nil || f.suspect != nil {
+		t.Error("still refused once an image is shown")
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

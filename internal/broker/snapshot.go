@@ -75,7 +75,7 @@ func (s *snapshotReader) add(b []byte) error {
 func (s *snapshotReader) apply() error {
 	img, err := s.img.Apply(s.endOffset-1, s.epoch, s.values)
 	if err != nil {
-		return err
+		return &refusedError{s.endOffset - 1, fmt.Errorf("in the snapshot: %w", err)}
 	}
 	s.img, s.values = img, nil
 	return nil
