@@ -24,59 +24,80 @@ type loading struct {
 	err  error
 }
 
-// runLoad reads the epoch histories that are wanted.
+// runLoad reads the epoch histories that are wanted: of each source broker at most one load at a time, so that a broker
+// that hangs holds up its own partitions only. All have ended when it returns.
 func (m *mirror) runLoad(ctx context.Context) {
-	fails := 0
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	type result struct {
+		broker int32
+		ok     bool
+	}
+	ended := make(chan result)
+	busy, fails := map[int32]bool{}, map[int32]int{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.loadKick:
-		}
-		byBroker := map[int32][]*loading{}
-		for _, p := range m.partitions() {
-			p.mu.Lock()
-			if s := &p.src; !p.closed && s.needLoad && s.fatal == nil && s.broker >= 0 {
-				byBroker[s.broker] = append(byBroker[s.broker], &loading{target: p.target(0, -1), leo: -1})
+		case r := <-ended: // what was wanted of it meanwhile is seen now
+			delete(busy, r.broker)
+			if r.ok {
+				delete(fails, r.broker)
+			} else {
+				fails[r.broker]++
 			}
-			p.mu.Unlock()
 		}
-		var wg sync.WaitGroup
-		for broker, ls := range byBroker {
-			wg.Go(func() { m.loadFrom(ctx, broker, ls) })
+		for broker, ls := range m.wantedLoads(busy) {
+			busy[broker] = true
+			n := fails[broker] + 1
+			wg.Go(func() {
+				m.loadFrom(ctx, broker, ls)
+				ok := m.finishLoads(ctx, broker, ls)
+				if !ok {
+					m.kickRefresh()
+					wait(ctx, backoff(n))
+				}
+				select {
+				case ended <- result{broker, ok}:
+				case <-ctx.Done():
+				}
+			})
 		}
-		wg.Wait()
-		if m.finishLoads(ctx, byBroker) {
-			fails = 0
-			continue
-		}
-		fails++
-		m.kickRefresh()
-		if !wait(ctx, backoff(fails)) {
-			return
-		}
-		m.kickLoad()
 	}
 }
 
-// finishLoads hands the histories over; false when some are still wanted.
-func (m *mirror) finishLoads(ctx context.Context, byBroker map[int32][]*loading) bool {
-	ok, now := true, time.Now()
-	for _, ls := range byBroker {
-		for _, l := range ls {
-			l.p.mu.Lock()
-			switch {
-			case ctx.Err() != nil || l.p.closed:
-			case l.p.src.gen != l.gen || l.p.src.epoch != l.epoch:
-				ok = false // a source leader came in between: its history is the one that counts
-			case l.err != nil:
-				ok = false
-				l.p.fail(fmt.Errorf("read epoch history of source: %w", l.err), now)
-			default:
-				l.p.loadedHistory(l.hist, l.start, l.end, l.leo, now)
-			}
-			l.p.mu.Unlock()
+// wantedLoads returns the partitions whose history is to be read from brokers that are not busy.
+func (m *mirror) wantedLoads(busy map[int32]bool) map[int32][]*loading {
+	byBroker := map[int32][]*loading{}
+	for _, p := range m.partitions() {
+		p.mu.Lock()
+		if s := &p.src; !p.closed && s.needLoad && s.fatal == nil && s.broker >= 0 && !busy[s.broker] {
+			byBroker[s.broker] = append(byBroker[s.broker], &loading{target: p.target(0, -1), leo: -1})
 		}
+		p.mu.Unlock()
+	}
+	return byBroker
+}
+
+// finishLoads hands the histories over; false when some are still wanted.
+func (m *mirror) finishLoads(ctx context.Context, broker int32, ls []*loading) bool {
+	ok, now := true, time.Now()
+	for _, l := range ls {
+		l.p.mu.Lock()
+		switch s := &l.p.src; {
+		case ctx.Err() != nil || l.p.closed:
+		case s.gen == l.gen && !s.needLoad:
+			// Another broker that leads in the same epoch was faster. Records may have come since.
+		case s.gen != l.gen || s.epoch != l.epoch || s.broker != broker:
+			ok = false // a source leader came in between: its history is the one that counts
+		case l.err != nil:
+			ok = false
+			l.p.fail(fmt.Errorf("read epoch history of source: %w", l.err), now)
+		default:
+			l.p.loadedHistory(l.hist, l.start, l.end, l.leo, now)
+		}
+		l.p.mu.Unlock()
 	}
 	return ok
 }

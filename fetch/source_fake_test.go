@@ -39,6 +39,8 @@ type fakeSource struct {
 	onFetch func(node int32, req *kmsg.FetchRequest) *kmsg.FetchResponse
 	// onReply sees and may change what goes out, without the lock.
 	onReply func(req *kmsg.FetchRequest, resp *kmsg.FetchResponse)
+	// onOffsets sees ListOffsets requests and may block; it runs without the lock.
+	onOffsets func(node int32)
 	// onMetadata may change answers; onEpochs may answer instead.
 	onMetadata func(*kmsg.MetadataResponse)
 	onEpochs   func(*kmsg.OffsetForLeaderEpochRequest) *kmsg.OffsetForLeaderEpochResponse
@@ -152,7 +154,7 @@ func (s *fakeSource) serve(node int32, c net.Conn) {
 		case *kmsg.MetadataRequest:
 			resp = s.metadata(q)
 		case *kmsg.ListOffsetsRequest:
-			resp = s.listOffsets(q)
+			resp = s.listOffsets(node, q)
 		case *kmsg.OffsetForLeaderEpochRequest:
 			resp = s.epochs(q)
 		case *kmsg.FetchRequest:
@@ -232,7 +234,13 @@ func (g *fakeLog) fence(node, epoch int32) int16 {
 	return 0
 }
 
-func (s *fakeSource) listOffsets(q *kmsg.ListOffsetsRequest) kmsg.Response {
+func (s *fakeSource) listOffsets(node int32, q *kmsg.ListOffsetsRequest) kmsg.Response {
+	s.mu.Lock()
+	hook := s.onOffsets
+	s.mu.Unlock()
+	if hook != nil {
+		hook(node)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := q.ResponseKind().(*kmsg.ListOffsetsResponse)
