@@ -12,9 +12,9 @@ import (
 
 // answered takes the source's answer for a partition. The answer is judged by what its request said: when the
 // partition's position or source epoch changed meanwhile it is dropped as a whole (KAFKA-18723), and so is a late error
-// (KAFKA-7786). size is that of all records in the response, refresh asks for metadata.
+// (KAFKA-7786). r is the response that rp is a part of, refresh asks for metadata.
 func (p *partition) answered(
-	t *target, rp *kmsg.FetchResponseTopicPartition, version int16, size int, catch bool, now time.Time,
+	t *target, rp *kmsg.FetchResponseTopicPartition, version int16, r *response, catch bool, now time.Time,
 ) (n int, refresh bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *partition) answered(
 	if c == nil {
 		return 0, false
 	}
-	c.own(size)
+	c.own(r, p.l.memory.Load() > p.l.cfg.MemoryBytes/2)
 	n = len(c.data)
 	s.fetched += int64(n)
 	p.l.cfg.Observer.Fetched(p.assign.Mirror, p.topic, p.id.Partition, n)
@@ -61,8 +61,7 @@ func (p *partition) append(c *chunk) {
 		s.hist = s.hist.record(m.epoch, m.base)
 	}
 	s.next, s.prevEpoch = c.next, c.lastEpoch
-	p.win.push(c)
-	p.l.memory.Add(int64(len(c.data)))
+	p.l.memory.Add(int64(p.win.push(c)))
 	p.setBlocked()
 	p.wakeAll()
 }

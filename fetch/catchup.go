@@ -71,13 +71,13 @@ func (p *partition) pushCatchUp(c *chunk) {
 	p.wanted = slices.DeleteFunc(p.wanted, func(o int64) bool { return c.from <= o && o < c.next })
 	p.catch = slices.Insert(p.catch, 0, c)
 	p.catchBytes += len(c.data)
-	added := len(c.data)
+	added := c.hold()
 	for len(p.catch) > 1 && p.catchBytes > p.l.cfg.WindowBytes/2 {
 		last := p.catch[len(p.catch)-1]
 		p.catch[len(p.catch)-1] = nil
 		p.catch = p.catch[:len(p.catch)-1]
 		p.catchBytes -= len(last.data)
-		added -= len(last.data)
+		added -= last.release()
 	}
 	p.l.memory.Add(int64(added))
 	p.catchUsed = time.Now()
@@ -92,6 +92,14 @@ func (p *partition) forgetCatchUp(now time.Time) {
 	if len(p.catch) == 0 || now.Sub(p.catchUsed) < catchUpKeep {
 		return
 	}
-	p.l.memory.Add(-int64(p.catchBytes))
+	p.l.memory.Add(-int64(p.dropCatchUp()))
+}
+
+// dropCatchUp drops all chunks below the window and returns the bytes freed.
+func (p *partition) dropCatchUp() (freed int) {
+	for _, c := range p.catch {
+		freed += c.release()
+	}
 	p.catch, p.catchBytes = nil, 0
+	return freed
 }

@@ -225,10 +225,10 @@ func (f *fetcher) request(ctx context.Context) (*kmsg.FetchResponse, error) {
 
 // handle gives every partition its part of a response and returns the bytes accepted.
 func (f *fetcher) handle(resp *kmsg.FetchResponse, now time.Time) int {
-	size := 0
+	r := &response{}
 	for i := range resp.Topics {
 		for j := range resp.Topics[i].Partitions {
-			size += len(resp.Topics[i].Partitions[j].RecordBatches)
+			r.size += len(resp.Topics[i].Partitions[j].RecordBatches)
 		}
 	}
 	accepted, cursor := 0, 0
@@ -240,7 +240,7 @@ func (f *fetcher) handle(resp *kmsg.FetchResponse, now time.Time) int {
 			if t == nil {
 				continue
 			}
-			n, refresh := t.p.answered(t, rp, resp.Version, size, f.key.id == catchUp, now)
+			n, refresh := t.p.answered(t, rp, resp.Version, r, f.key.id == catchUp, now)
 			accepted += n
 			if refresh {
 				f.m.kickRefresh()

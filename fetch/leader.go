@@ -48,8 +48,10 @@ type Config struct {
 	Images     kraft.ImageSource
 	Controller Controller
 	Log        *slog.Logger
-	// MemoryBytes bounds record bytes held in all windows together, WindowBytes those of one partition. Both are bounds
-	// for reading on: one response may go beyond.
+	// MemoryBytes bounds what all windows together keep alive, WindowBytes the records in that of one partition. Both are
+	// bounds for reading on: one response may go beyond. Of a source response that a window holds a part of all counts,
+	// once. From half of the bound on parts below a quarter of their response are copied, so that beyond it what counts
+	// grows by at most four times what windows take. Records that only replies in flight refer to don't count.
 	MemoryBytes int64
 	WindowBytes int
 	// ReplicaLag is how long an ISR member may go without having caught up (replica.lag.time.max.ms).

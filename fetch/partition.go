@@ -208,8 +208,8 @@ func (p *partition) setAssignment(a Assignment, now time.Time) {
 }
 
 func (p *partition) dropData() {
-	p.l.memory.Add(-int64(p.win.clear() + p.catchBytes))
-	p.catch, p.catchBytes, p.wanted = nil, 0, nil
+	p.l.memory.Add(-int64(p.win.clear() + p.dropCatchUp()))
+	p.wanted = nil
 }
 
 func (p *partition) follower(id int32) *follower {

@@ -210,8 +210,8 @@ func (p *partition) diverge(to int64) {
 	s.divergedAt = to
 	p.logger().Warn("source diverged", "truncated_to", to, "was_at", s.next, "high_watermark", p.hw)
 	p.l.cfg.Observer.Diverged(p.assign.Mirror, p.topic, p.id.Partition)
-	p.l.memory.Add(-int64(p.win.truncate(to) + p.catchBytes))
-	p.catch, p.catchBytes, p.wanted = nil, 0, nil
+	p.l.memory.Add(-int64(p.win.truncate(to) + p.dropCatchUp()))
+	p.wanted = nil
 	s.gen++
 	s.next = min(s.next, to)
 	s.prevEpoch = s.hist.epochAt(s.next - 1)

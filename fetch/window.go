@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sort"
+	"sync/atomic"
 
 	"kmirror/records"
 )
@@ -19,8 +20,17 @@ type mark struct {
 	epoch int32
 }
 
-// chunk is what one source response held of a partition: whole batches in one piece, a slice of the response's buffer. It
-// is immutable and lives as long as somebody refers to it, also after a window forgot it.
+// response is the buffer of a source response, which lives as a whole until the last chunk that is a slice of it is gone.
+// What windows of all partitions hold of it is accounted once, as all of it.
+type response struct {
+	// size is that of the records in it; what stands between them is some tens of bytes a partition.
+	size int
+	// held counts the chunks of it in windows.
+	held atomic.Int32
+}
+
+// chunk is what one source response held of a partition: whole batches in one piece, a slice of the response's buffer or a
+// copy. It is immutable and lives as long as somebody refers to it, also after a window forgot it.
 type chunk struct {
 	// from is the offset that was asked for: nothing exists between it and the first batch. next is where the log goes on.
 	from, next int64
@@ -28,6 +38,8 @@ type chunk struct {
 	marks      []mark
 	// lastEpoch is that of the last batch; epochs don't fall within a log.
 	lastEpoch int32
+	// of is the response that data is a slice of, nil when it is a copy.
+	of *response
 }
 
 // parseChunk reads headers only. It skips batches that end at or below from, and stops before the first batch whose epoch
@@ -74,12 +86,41 @@ func parseChunk(b []byte, from int64, maxEpoch, lastEpoch int32) (*chunk, error)
 	return c, nil
 }
 
-// own moves a chunk that is a small part of a large response into memory of its own, so that it does not keep all the
-// rest of the response alive.
-func (c *chunk) own(response int) {
-	if len(c.data) <= response/8 && len(c.data) <= 128<<10 {
+// copySmall is the size up to which a small part of a response is always copied.
+const copySmall = 128 << 10
+
+// own moves a chunk that is less than a quarter of its response into memory of its own: a small one always, a large one,
+// whose copy costs as much as all else that is done with it, only when memory is tight. Then no chunk keeps more than four
+// times its size alive, and a response that up to four partitions share evenly is not copied.
+func (c *chunk) own(r *response, tight bool) {
+	if len(c.data) < r.size/4 && (tight || len(c.data) <= copySmall) {
 		c.data = append(make([]byte, 0, len(c.data)), c.data...)
+		return
 	}
+	c.of = r
+}
+
+// hold says that a window keeps the chunk, and returns by how many bytes that raises what is kept alive: of the chunks of
+// one response the first to come brings all of it.
+func (c *chunk) hold() int {
+	switch {
+	case c.of == nil:
+		return len(c.data)
+	case c.of.held.Add(1) == 1:
+		return c.of.size
+	}
+	return 0
+}
+
+// release takes hold back and returns the bytes that are free now: the last chunk of a response frees all of it.
+func (c *chunk) release() int {
+	switch {
+	case c.of == nil:
+		return len(c.data)
+	case c.of.held.Add(-1) == 0:
+		return c.of.size
+	}
+	return 0
 }
 
 // seek returns the position of the first batch that ends above offset.
@@ -166,24 +207,27 @@ func (c *chunk) epochBefore(end int) int32 {
 	return c.marks[i-1].epoch
 }
 
-// window is the part of a partition's log that is kept for all followers.
+// window is the part of a partition's log that is kept for all followers. bytes is the size of its chunks; what they keep
+// alive, which others may share, is what its methods return when it changes.
 type window struct {
 	chunks chunks
 	bytes  int
 }
 
-func (w *window) push(c *chunk) {
+// push adds the newest chunk and returns the bytes that are kept alive in addition.
+func (w *window) push(c *chunk) (held int) {
 	w.chunks = append(w.chunks, c)
 	w.bytes += len(c.data)
+	return c.hold()
 }
 
-// evict drops the oldest chunk and returns its size.
-func (w *window) evict() int {
-	n := len(w.chunks[0].data)
+// evict drops the oldest chunk and returns the bytes freed.
+func (w *window) evict() (freed int) {
+	c := w.chunks[0]
 	w.chunks[0] = nil
 	w.chunks = w.chunks[1:]
-	w.bytes -= n
-	return n
+	w.bytes -= len(c.data)
+	return c.release()
 }
 
 // from is the offset at which the window begins, or next when it holds nothing.
@@ -194,21 +238,23 @@ func (w *window) from(next int64) int64 {
 	return next
 }
 
-// truncate drops what is at or above offset and returns the bytes dropped. Batches are never cut: where offset lies within
+// truncate drops what is at or above offset and returns the bytes freed. Batches are never cut: where offset lies within
 // one, the window ends below it and the caller reads on from there.
-func (w *window) truncate(offset int64) (dropped int) {
-	before := w.bytes
+func (w *window) truncate(offset int64) (freed int) {
 	for n := len(w.chunks); n > 0 && w.chunks[n-1].next > offset; n-- {
 		c := w.chunks[n-1]
 		w.chunks[n-1] = nil
 		w.chunks = w.chunks[:n-1]
 		w.bytes -= len(c.data)
-		if head := c.head(offset); head != nil {
-			w.push(head)
+		head := c.head(offset)
+		if head != nil {
+			freed -= w.push(head)
+		}
+		if freed += c.release(); head != nil {
 			break
 		}
 	}
-	return before - w.bytes
+	return freed
 }
 
 // head returns the part of a chunk below offset, nil when no batch lies there.
@@ -219,11 +265,18 @@ func (c *chunk) head(offset int64) *chunk {
 	}
 	n := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].pos >= pos })
 	next := min(offset, records.Batch(c.data[pos:]).BaseOffset())
-	return &chunk{from: c.from, next: next, data: c.data[:pos:pos], marks: c.marks[:n:n], lastEpoch: c.marks[n-1].epoch}
+	data := c.data[:pos:pos]
+	if c.of == nil { // else more stays alive than what it says
+		data = append(make([]byte, 0, pos), data...)
+	}
+	return &chunk{from: c.from, next: next, data: data, marks: c.marks[:n:n], lastEpoch: c.marks[n-1].epoch, of: c.of}
 }
 
-func (w *window) clear() int {
-	n := w.bytes
+// clear drops all and returns the bytes freed.
+func (w *window) clear() (freed int) {
+	for _, c := range w.chunks {
+		freed += c.release()
+	}
 	*w = window{}
-	return n
+	return freed
 }

@@ -135,19 +135,93 @@ func TestWindowTruncate(t *testing.T) {
 }
 
 func TestSmallChunksDontKeepLargeResponses(t *testing.T) {
-	response := make([]byte, 1<<20)
-	b := batch(0, 10, 0, 100)
-	copy(response, b)
-	c, err := parseChunk(response[:len(b)], 0, -1, -1)
-	if err != nil {
-		t.Fatal(err)
+	b := batch(0, 10, 0, 300<<10)
+	small := batch(0, 10, 0, 1000)
+	for _, tt := range []struct {
+		part          []byte
+		parts         int
+		tight, copied bool
+	}{
+		{b, 1, true, false}, {b, 4, true, false}, {b, 5, true, true}, {b, 5, false, false}, {b, 30, true, true},
+		{small, 4, true, false}, {small, 4, false, false}, {small, 5, true, true}, {small, 5, false, true},
+	} {
+		c := mustChunk(t, 0, tt.part)
+		first, all := &c.data[0], len(tt.part)*tt.parts
+		if c.own(&response{size: all}, tt.tight); (first != &c.data[0]) != tt.copied {
+			t.Errorf("%d of %d bytes, tight %v: copied is %v, want %v", len(tt.part), all, tt.tight, !tt.copied, tt.copied)
+		}
+		if n := c.hold(); tt.copied && n != len(tt.part) || !tt.copied && n != all {
+			t.Errorf("%d of %d bytes, copied %v: %d are accounted", len(tt.part), all, tt.copied, n)
+		}
 	}
-	if c.own(len(response)); &c.data[0] == &response[0] {
-		t.Error("a small part of a large response was not copied")
+}
+
+// TestWhatStaysAliveIsAccounted moves parts of responses through windows and catch-up of several partitions: what is
+// accounted is the copies and all of each response that a part is left of, at any time.
+func TestWhatStaysAliveIsAccounted(t *testing.T) {
+	l := still(t, 4, 0, 0)
+	l.cfg.WindowBytes = 64 << 10
+	var parts []*partition
+	for _, p := range l.parts {
+		parts = append(parts, p)
 	}
-	c, _ = parseChunk(response[:len(b)], 0, -1, -1)
-	if c.own(len(b) * 2); &c.data[0] != &response[0] {
-		t.Error("half of a response was copied")
+	check := func(what string) {
+		t.Helper()
+		alive, whole := 0, map[*response]bool{}
+		for _, p := range parts {
+			for _, c := range append(p.win.chunks[:len(p.win.chunks):len(p.win.chunks)], p.catch...) {
+				if c.of == nil {
+					alive += len(c.data)
+				} else if !whole[c.of] {
+					whole[c.of] = true
+					alive += c.of.size
+				}
+			}
+		}
+		if n := l.memory.Load(); n != int64(alive) {
+			t.Fatalf("%s: %d bytes are accounted, %d alive", what, n, alive)
+		}
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 400 {
+		r := &response{}
+		read := map[*partition]*chunk{}
+		for _, p := range parts {
+			if rnd.IntN(3) > 0 {
+				next := p.src.next
+				read[p] = mustChunk(t, next, batch(next, 10, 0, rnd.IntN(9000)), batch(next+10, 10, 0, rnd.IntN(9000)))
+				r.size += len(read[p].data)
+			}
+		}
+		for p, c := range read {
+			if c.own(r, rnd.IntN(2) == 0); rnd.IntN(4) == 0 {
+				p.pushCatchUp(c)
+				check("read below the window")
+				continue
+			}
+			p.append(c)
+			check("read")
+		}
+		p := parts[rnd.IntN(len(parts))]
+		switch now := time.Now(); rnd.IntN(6) {
+		case 0, 1:
+			p.evictBelow(p.win.from(p.src.next) + rnd.Int64N(60))
+		case 2:
+			p.diverge(max(p.src.next-rnd.Int64N(50), 0))
+		case 3:
+			p.forgetCatchUp(now.Add(2 * catchUpKeep))
+		case 4:
+			p.startAt(p.src.next)
+		case 5:
+			p.dropData()
+		}
+		check("dropped")
+	}
+	for _, p := range parts {
+		p.close()
+	}
+	if n := l.memory.Load(); n != 0 {
+		t.Errorf("%d bytes are accounted, none held", n)
 	}
 }
 
