@@ -152,36 +152,98 @@ type AbortTransactionRecord struct{ Reason *string }
 // ClearElrRecord (0) empties ELR and LastKnownELR of a topic, of all topics when Topic is empty.
 type ClearElrRecord struct{ Topic string }
 
-func (*RegisterBrokerRecord) Type() int           { return TypeRegisterBroker }
-func (*UnregisterBrokerRecord) Type() int         { return TypeUnregisterBroker }
-func (*TopicRecord) Type() int                    { return TypeTopic }
-func (*PartitionRecord) Type() int                { return TypePartition }
-func (*ConfigRecord) Type() int                   { return TypeConfig }
-func (*PartitionChangeRecord) Type() int          { return TypePartitionChange }
-func (*FenceBrokerRecord) Type() int              { return TypeFenceBroker }
-func (*UnfenceBrokerRecord) Type() int            { return TypeUnfenceBroker }
-func (*RemoveTopicRecord) Type() int              { return TypeRemoveTopic }
-func (*FeatureLevelRecord) Type() int             { return TypeFeatureLevel }
-func (*BrokerRegistrationChangeRecord) Type() int { return TypeBrokerRegistrationChange }
-func (*NoOpRecord) Type() int                     { return TypeNoOp }
-func (*BeginTransactionRecord) Type() int         { return TypeBeginTransaction }
-func (*EndTransactionRecord) Type() int           { return TypeEndTransaction }
-func (*AbortTransactionRecord) Type() int         { return TypeAbortTransaction }
-func (*ClearElrRecord) Type() int                 { return TypeClearElr }
+// Type implements Record.
+func (*RegisterBrokerRecord) Type() int { return TypeRegisterBroker }
 
-func (r *RegisterBrokerRecord) Ver() int           { return r.Version }
-func (*UnregisterBrokerRecord) Ver() int           { return 0 }
-func (*TopicRecord) Ver() int                      { return 0 }
-func (r *PartitionRecord) Ver() int                { return r.Version }
-func (*ConfigRecord) Ver() int                     { return 0 }
-func (r *PartitionChangeRecord) Ver() int          { return r.Version }
-func (*FenceBrokerRecord) Ver() int                { return 0 }
-func (*UnfenceBrokerRecord) Ver() int              { return 0 }
-func (*RemoveTopicRecord) Ver() int                { return 0 }
-func (*FeatureLevelRecord) Ver() int               { return 0 }
+// Type implements Record.
+func (*UnregisterBrokerRecord) Type() int { return TypeUnregisterBroker }
+
+// Type implements Record.
+func (*TopicRecord) Type() int { return TypeTopic }
+
+// Type implements Record.
+func (*PartitionRecord) Type() int { return TypePartition }
+
+// Type implements Record.
+func (*ConfigRecord) Type() int { return TypeConfig }
+
+// Type implements Record.
+func (*PartitionChangeRecord) Type() int { return TypePartitionChange }
+
+// Type implements Record.
+func (*FenceBrokerRecord) Type() int { return TypeFenceBroker }
+
+// Type implements Record.
+func (*UnfenceBrokerRecord) Type() int { return TypeUnfenceBroker }
+
+// Type implements Record.
+func (*RemoveTopicRecord) Type() int { return TypeRemoveTopic }
+
+// Type implements Record.
+func (*FeatureLevelRecord) Type() int { return TypeFeatureLevel }
+
+// Type implements Record.
+func (*BrokerRegistrationChangeRecord) Type() int { return TypeBrokerRegistrationChange }
+
+// Type implements Record.
+func (*NoOpRecord) Type() int { return TypeNoOp }
+
+// Type implements Record.
+func (*BeginTransactionRecord) Type() int { return TypeBeginTransaction }
+
+// Type implements Record.
+func (*EndTransactionRecord) Type() int { return TypeEndTransaction }
+
+// Type implements Record.
+func (*AbortTransactionRecord) Type() int { return TypeAbortTransaction }
+
+// Type implements Record.
+func (*ClearElrRecord) Type() int { return TypeClearElr }
+
+// Ver implements Record.
+func (r *RegisterBrokerRecord) Ver() int { return r.Version }
+
+// Ver implements Record.
+func (*UnregisterBrokerRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*TopicRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (r *PartitionRecord) Ver() int { return r.Version }
+
+// Ver implements Record.
+func (*ConfigRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (r *PartitionChangeRecord) Ver() int { return r.Version }
+
+// Ver implements Record.
+func (*FenceBrokerRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*UnfenceBrokerRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*RemoveTopicRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*FeatureLevelRecord) Ver() int { return 0 }
+
+// Ver implements Record.
 func (r *BrokerRegistrationChangeRecord) Ver() int { return r.Version }
-func (*NoOpRecord) Ver() int                       { return 0 }
-func (*BeginTransactionRecord) Ver() int           { return 0 }
-func (*EndTransactionRecord) Ver() int             { return 0 }
-func (*AbortTransactionRecord) Ver() int           { return 0 }
-func (*ClearElrRecord) Ver() int                   { return 0 }
+
+// Ver implements Record.
+func (*NoOpRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*BeginTransactionRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*EndTransactionRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*AbortTransactionRecord) Ver() int { return 0 }
+
+// Ver implements Record.
+func (*ClearElrRecord) Ver() int { return 0 }
