@@ -97,6 +97,9 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	if err := p.operatorSide(legs); err != nil {
 		return nil, err
 	}
+	if err := p.listeners(); err != nil {
+		return nil, err
+	}
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
 	if p.sockets.http != nil {
 		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.ready)
@@ -105,7 +108,7 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	return p, nil
 }
 
-// dataSide makes the membership of the destination, the data path and the listeners.
+// dataSide makes the membership of the destination and the data path.
 func (p *process) dataSide(legs legs) (err error) {
 	cfg, log := p.cfg, p.log
 	if p.broker, err = broker.New(broker.Config{
@@ -116,29 +119,13 @@ func (p *process) dataSide(legs legs) (err error) {
 	}); err != nil {
 		return usageError(err.Error(), "correct the configuration")
 	}
-	if p.leader, err = fetch.NewLeader(fetch.Config{
+	p.leader, err = fetch.NewLeader(fetch.Config{
 		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: int64(cfg.Limits.Memory) / 4, Observer: p.metrics,
-	}); err != nil {
-		return err
-	}
-	code := proxy.PolicyViolation
-	if cfg.ReadOnlyError == "read_only_topic" {
-		code = proxy.ReadOnlyTopic
-	}
-	p.proxy, err = proxy.New(proxy.Config{
-		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: mirrorNames{p},
-		Owns: p.broker.Owns, MaxConnections: cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
-		NodeConfig: p.nodeConfig, Log: log, Observer: p.metrics,
 	})
 	return err
 }
 
-// mirrorNames defers to the manager, which is made after the listeners that ask it.
-type mirrorNames struct{ p *process }
-
-func (n mirrorNames) MirrorOf(topic string) (string, bool) { return n.p.manager.MirrorOf(topic) }
-
-// operatorSide makes what remembers, directs and is asked.
+// operatorSide makes what remembers and directs.
 func (p *process) operatorSide(legs legs) (err error) {
 	cfg, log := p.cfg, p.log
 	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Owns, Log: log}); err != nil {
@@ -149,14 +136,28 @@ func (p *process) operatorSide(legs legs) (err error) {
 	}); err != nil {
 		return err
 	}
-	if p.manager, err = mirror.New(mirror.Config{
+	p.manager, err = mirror.New(mirror.Config{
 		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
 		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
 		OnForeign: p.metrics.ForeignReassignment,
+	})
+	return err
+}
+
+// listeners makes what clients, brokers and operators connect to.
+func (p *process) listeners() (err error) {
+	code := proxy.PolicyViolation
+	if p.cfg.ReadOnlyError == "read_only_topic" {
+		code = proxy.ReadOnlyTopic
+	}
+	if p.proxy, err = proxy.New(proxy.Config{
+		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
+		Owns: p.broker.Owns, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
+		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
 	}); err != nil {
 		return err
 	}
-	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.manager, Log: log})
+	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.manager, Log: p.log})
 	return err
 }
 
