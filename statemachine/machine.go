@@ -11,8 +11,36 @@ type Machine struct {
 	Reason, Hint string
 	// Final: no automatic retry, an operator must act.
 	Final bool
+	// Stop is how far STOPPING has come. It is stored with the state, so that what is done is not done again.
+	Stop StopStep
 	// bumping is the leader epoch that a bump under way aims at, 0 when none is. A target once set is followed to its end.
 	bumping int32
+}
+
+// StopStep is how far a stop has come; each is reached once the one before is stored.
+type StopStep int8
+
+// Steps of STOPPING.
+const (
+	// StopFreeze: nothing new is handed out, the in-sync real replicas are brought to one end.
+	StopFreeze StopStep = iota
+	// StopMarked: that end and the last mirrored epoch are stored. What is above is ours: the tail.
+	StopMarked
+	// StopTailed: every in-sync real replica has the tail. Nothing but the way out is left: unlock, hand over.
+	StopTailed
+)
+
+// String names the step as descriptions do.
+func (s StopStep) String() string {
+	switch s {
+	case StopFreeze:
+		return "freeze"
+	case StopMarked:
+		return "mark"
+	case StopTailed:
+		return "hand over"
+	}
+	return fmt.Sprintf("StopStep(%d)", int8(s))
 }
 
 // Event is something that happened or was asked for.
@@ -26,10 +54,16 @@ type (
 		Retry           int
 		Reason, Hint    string
 		Final           bool
+		Stop            StopStep
 	}
 	// Start is the operator's wish to mirror. A FAILED partition goes on where it was; with Overwrite it begins anew, which
 	// discards what the destination has beyond the source's log.
 	Start struct{ Overwrite bool }
+	// Recover is the operator's word that what made a partition FAILED is mended: it goes on where it was, its attempts
+	// counted from 0.
+	Recover struct{}
+	// Marked says that end and last mirrored epoch of a frozen log are known and stored with the next Store.
+	Marked struct{}
 	// Observe is how things stand; it may come as often as one likes.
 	Observe struct{ Facts Facts }
 	// Fail is an error. Final ones are not retried.
@@ -43,6 +77,8 @@ type (
 
 // Facts is what a process knows of a partition at one moment. Facts about the data path are true only while Leading.
 type Facts struct {
+	// Desired is what the operator wants: Mirroring, Paused or Stopped.
+	Desired State
 	// Leading: one of our node ids is the leader in the metadata image.
 	Leading bool
 	// Locked: both configs of the lock are on, as the image shows it. Open: not even the size half is on, so that a real leader
@@ -54,6 +90,19 @@ type Facts struct {
 	DLE, SLE int32
 	// Blocked: a batch waits because its epoch is above DLE.
 	Blocked bool
+	// Converged: the log is frozen and every in-sync real replica has all of it, or the same holds of replicas that a real broker
+	// leads under the lock. No real replica out of sync is listed.
+	Converged bool
+	// Stuck: the log is frozen, and some in-sync replica lacks what neither we nor the source can give it any more.
+	Stuck bool
+	// Tailed: every in-sync real replica has the tail, written under the present leader epoch.
+	Tailed bool
+	// TopicTailed: all partitions of the topic are at StopTailed, or STOPPED. The lock is the topic's, so it goes for all at once.
+	TopicTailed bool
+	// Free: neither half of the lock is on. HandedOver: no replica list of the partition names an id of kmirror.
+	Free, HandedOver bool
+	// LME is the stored last mirrored epoch, -1 for none.
+	LME int32
 	// Flowing: the source has answered since the partition began to mirror.
 	Flowing bool
 }
@@ -66,6 +115,8 @@ func (e Start) String() string {
 	return "start"
 }
 
+func (e Recover) String() string  { return "recover" }
+func (e Marked) String() string   { return "marked" }
 func (e Observe) String() string  { return "observe" }
 func (e Fail) String() string     { return "fail: " + e.Reason }
 func (e RetryDue) String() string { return "retry due" }
@@ -89,6 +140,23 @@ type (
 	Serve struct{}
 	// Freeze: hand out nothing new, keep ISR and high watermark.
 	Freeze struct{}
+	// Drain: hand out nothing beyond the end of the longest in-sync replica, but bring the others there.
+	Drain struct{}
+	// Settle: see whether the replicas of a real leader end alike, and drop those out of sync.
+	Settle struct{}
+	// Retake is Lead without asking whether the source is there: nothing of it is needed any more.
+	Retake struct{}
+	// Release: let the longest in-sync real replica lead under the lock, so that the others copy from it.
+	Release struct{}
+	// Mark: learn end, last mirrored epoch and producer ids of a log that no longer moves, then feed Marked.
+	Mark struct{}
+	// Tail: serve the markers and the reset that end the mirrored log.
+	Tail struct{}
+	// Hold what followers have, until the topic's other partitions are as far.
+	Hold struct{}
+	// Unlock the topic; once that is seen, HandOver to its in-sync real replicas.
+	Unlock   struct{}
+	HandOver struct{}
 	// RetryAfter the back-off of the given attempt (counted from 1), then feed RetryDue.
 	RetryAfter struct{ Attempt int }
 )
@@ -100,184 +168,13 @@ func (Align) String() string        { return "align" }
 func (e Bump) String() string       { return fmt.Sprintf("bump to %d", e.Min) }
 func (Serve) String() string        { return "serve" }
 func (Freeze) String() string       { return "freeze" }
+func (Drain) String() string        { return "drain" }
+func (Settle) String() string       { return "settle" }
+func (Retake) String() string       { return "retake" }
+func (Release) String() string      { return "release" }
+func (Mark) String() string         { return "mark" }
+func (Tail) String() string         { return "tail" }
+func (Hold) String() string         { return "hold" }
+func (Unlock) String() string       { return "unlock" }
+func (HandOver) String() string     { return "hand over" }
 func (e RetryAfter) String() string { return fmt.Sprintf("retry after back-off %d", e.Attempt) }
-
-// New returns a partition of which nothing is known.
-func New() *Machine { return &Machine{State: Unknown, Previous: Unknown} }
-
-// Step takes one event. An error is a *TransitionError or an unknown event; the machine is unchanged then.
-func (m *Machine) Step(ev Event) ([]Effect, error) {
-	switch ev := ev.(type) {
-	case Load:
-		m.State, m.Previous = ev.State, ev.Previous
-		m.Retry, m.Reason, m.Hint, m.Final = ev.Retry, ev.Reason, ev.Hint, ev.Final
-		if m.State == Failed && !m.Final {
-			return []Effect{RetryAfter{max(m.Retry, 1)}}, nil
-		}
-		return nil, nil
-	case Start:
-		return m.start(ev)
-	case Fail:
-		return m.fail(ev)
-	case RetryDue:
-		return m.retry(ev)
-	case Observe:
-		return m.observe(ev)
-	}
-	return nil, fmt.Errorf("unknown event %T", ev)
-}
-
-// become moves to another state and returns the Store effect that goes with it.
-func (m *Machine) become(to State, ev Event) ([]Effect, error) {
-	if !Allowed(m.State, to) {
-		return nil, &TransitionError{m.State, to, ev}
-	}
-	if to == m.State {
-		return nil, nil
-	}
-	m.Previous, m.State = m.State, to
-	return []Effect{Store{}}, nil
-}
-
-func (m *Machine) start(ev Start) ([]Effect, error) {
-	switch m.State {
-	case Unknown, Failed:
-		m.Retry, m.Reason, m.Hint, m.Final = 0, "", "", false
-		m.bumping = 0
-		if m.State == Failed && !ev.Overwrite && m.mirrored() {
-			return m.become(Mirroring, ev)
-		}
-		return m.become(Preparing, ev)
-	case Preparing, Mirroring, EpochFencing:
-		return nil, nil // a goal already reached, or on its way
-	}
-	return nil, &TransitionError{m.State, Preparing, ev}
-}
-
-func (m *Machine) fail(ev Fail) ([]Effect, error) {
-	m.Retry++
-	m.Reason, m.Hint, m.Final = ev.Reason, ev.Hint, ev.Final
-	eff, err := m.become(Failed, ev)
-	if err != nil {
-		return nil, err
-	}
-	if eff == nil {
-		eff = []Effect{Store{}} // failed again: the new reason and count must be seen
-	}
-	eff = append(eff, Freeze{})
-	if !ev.Final {
-		eff = append(eff, RetryAfter{m.Retry})
-	}
-	return eff, nil
-}
-
-// retry goes back to where the partition failed. Only MIRRORING is resumed as such: whatever stopped half way during
-// PREPARING starts there again, and EPOCH_FENCING is found again from MIRRORING.
-func (m *Machine) retry(ev Event) ([]Effect, error) {
-	if m.State != Failed || m.Final {
-		return nil, nil
-	}
-	to := Preparing
-	if m.mirrored() {
-		to = Mirroring
-	}
-	return m.become(to, ev)
-}
-
-// mirrored reports whether a FAILED partition was mirroring before.
-func (m *Machine) mirrored() bool { return m.Previous == Mirroring || m.Previous == EpochFencing }
-
-func (m *Machine) observe(ev Observe) ([]Effect, error) {
-	f := ev.Facts
-	switch m.State {
-	case Preparing:
-		return m.prepare(ev, f)
-	case Mirroring, EpochFencing:
-		return m.mirror(ev, f)
-	case Failed:
-		return []Effect{Freeze{}}, nil
-	}
-	return nil, nil
-}
-
-// hold returns what is missing before anything may be handed out: leadership, then the lock.
-func hold(f Facts) []Effect {
-	if !f.Leading {
-		return []Effect{Lead{}}
-	}
-	if !f.Locked {
-		return []Effect{Lock{}}
-	}
-	return nil
-}
-
-func (m *Machine) prepare(ev Event, f Facts) ([]Effect, error) {
-	if need := hold(f); need != nil {
-		return need, nil
-	}
-	if !f.Aligned {
-		return []Effect{Align{}}, nil
-	}
-	if f.SLE < 0 {
-		return []Effect{Align{}}, nil // without the source's epoch nobody knows whether DLE is above it
-	}
-	if b := m.bump(f); b != nil {
-		// All of the first leg, while there is no flow yet that each change of leader would interrupt.
-		return []Effect{Align{}, *b}, nil
-	}
-	eff, err := m.become(Mirroring, ev)
-	if err != nil {
-		return nil, err
-	}
-	return append(eff, Serve{}), nil
-}
-
-func (m *Machine) mirror(ev Event, f Facts) ([]Effect, error) {
-	if !f.Leading && f.Open {
-		// A real broker led without the lock: what clients wrote meanwhile is theirs, and not ours to truncate.
-		return m.fail(Fail{Final: true, Reason: "the topic was unlocked while a real broker led it: it may hold records that the source does not have",
-			Hint: "start it with --overwrite to discard those and mirror again from the start, or leave it to its writers"})
-	}
-	if !f.Leading {
-		m.bumping = 0
-		return []Effect{Lead{}}, nil
-	}
-	if !f.Locked {
-		// Undone by others: while we lead, nobody can produce, so the log stays whole meanwhile.
-		return []Effect{Lock{}, Serve{}}, nil
-	}
-	to := Mirroring
-	if f.Blocked || !EpochSafe(f.SLE, f.DLE) {
-		to = EpochFencing
-	}
-	eff, err := m.become(to, ev)
-	if err != nil {
-		return nil, err
-	}
-	if to == Mirroring && f.Flowing && m.Retry > 0 {
-		m.Retry, m.Reason, m.Hint = 0, "", ""
-		if eff == nil {
-			eff = []Effect{Store{}}
-		}
-	}
-	eff = append(eff, Serve{})
-	if b := m.bump(f); b != nil {
-		eff = append(eff, *b)
-	} else if f.Blocked {
-		eff = append(eff, Bump{f.DLE + 1}) // the batch is newer than the source epoch that metadata has shown so far
-	}
-	return eff, nil
-}
-
-// bump returns the bump that is due. One under way goes to its target before the rule is asked again.
-func (m *Machine) bump(f Facts) *Bump {
-	if m.bumping > f.DLE {
-		return &Bump{m.bumping}
-	}
-	m.bumping = 0
-	if target, due := BumpTarget(f.SLE, f.DLE); due {
-		m.bumping = target
-		return &Bump{target}
-	}
-	return nil
-}

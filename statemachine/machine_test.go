@@ -70,8 +70,11 @@ func stepLine(t *testing.T, m *Machine, line string) string {
 		s[i] = e.String()
 	}
 	extra := ""
+	if m.State == Stopping {
+		extra = " (" + m.Stop.String() + ")"
+	}
 	if m.Retry > 0 || m.Reason != "" {
-		extra = fmt.Sprintf(" (retry %d, %q)", m.Retry, m.Reason)
+		extra += fmt.Sprintf(" (retry %d, %q)", m.Retry, m.Reason)
 	}
 	return fmt.Sprintf("%s%s: %s\n", m.State, extra, strings.Join(s, ", "))
 }
@@ -90,6 +93,9 @@ func parseEvent(t *testing.T, line string) Event {
 				l.Retry, _ = strconv.Atoi(v)
 			case "final":
 				l.Final = true
+			case "stop":
+				n, _ := strconv.Atoi(v)
+				l.Stop = StopStep(n)
 			case "reason":
 				l.Reason = v
 			default:
@@ -99,6 +105,10 @@ func parseEvent(t *testing.T, line string) Event {
 		return l
 	case "start":
 		return Start{Overwrite: len(w) > 1 && w[1] == "overwrite"}
+	case "recover":
+		return Recover{}
+	case "marked":
+		return Marked{}
 	case "retry-due":
 		return RetryDue{}
 	case "fail":
@@ -111,7 +121,7 @@ func parseEvent(t *testing.T, line string) Event {
 }
 
 func parseFacts(t *testing.T, words []string) Facts {
-	f := Facts{SLE: -1}
+	f := Facts{SLE: -1, LME: -1, Desired: Mirroring}
 	for _, w := range words {
 		k, v, _ := strings.Cut(w, "=")
 		n, _ := strconv.Atoi(v)
@@ -128,6 +138,24 @@ func parseFacts(t *testing.T, words []string) Facts {
 			f.Blocked = true
 		case "flowing":
 			f.Flowing = true
+		case "pause":
+			f.Desired = Paused
+		case "stop":
+			f.Desired = Stopped
+		case "converged":
+			f.Converged = true
+		case "stuck":
+			f.Stuck = true
+		case "tailed":
+			f.Tailed = true
+		case "topic-tailed":
+			f.TopicTailed = true
+		case "free":
+			f.Free = true
+		case "handed-over":
+			f.HandedOver = true
+		case "lme":
+			f.LME = int32(n)
 		case "dle":
 			f.DLE = int32(n)
 		case "sle":
@@ -151,7 +179,10 @@ func parseState(t *testing.T, name string) State {
 func TestForbidden(t *testing.T) {
 	allowed := map[string]bool{
 		"UNKNOWN PREPARING": true, "PREPARING MIRRORING": true, "MIRRORING EPOCH_FENCING": true,
-		"EPOCH_FENCING MIRRORING": true, "FAILED PREPARING": true, "FAILED MIRRORING": true,
+		"EPOCH_FENCING MIRRORING": true, "FAILED PREPARING": true, "FAILED MIRRORING": true, "FAILED STOPPING": true,
+		"PREPARING STOPPING": true, "EPOCH_FENCING STOPPING": true, "MIRRORING STOPPING": true, "MIRRORING PAUSING": true,
+		"PAUSING PAUSED": true, "PAUSING STOPPING": true, "PAUSED MIRRORING": true, "PAUSED STOPPING": true,
+		"STOPPING STOPPED": true, "STOPPED PREPARING": true,
 	}
 	for _, from := range order {
 		for _, to := range order {

@@ -6,10 +6,14 @@ import "fmt"
 // may be entered from anywhere. The diagram in docs/architecture.md is made from it (see Diagram).
 var transitions = map[State][]State{
 	Unknown:      {Preparing},
-	Preparing:    {Mirroring, Failed},
-	EpochFencing: {Mirroring, Failed},
-	Mirroring:    {EpochFencing, Failed},
-	Failed:       {Preparing, Mirroring},
+	Preparing:    {Mirroring, Stopping, Failed},
+	EpochFencing: {Mirroring, Stopping, Failed},
+	Mirroring:    {EpochFencing, Pausing, Stopping, Failed},
+	Pausing:      {Paused, Stopping, Failed},
+	Paused:       {Mirroring, Stopping, Failed},
+	Stopping:     {Stopped, Failed},
+	Stopped:      {Preparing, Failed},
+	Failed:       {Preparing, Mirroring, Stopping},
 }
 
 // order in which states are listed wherever a listing must be stable.

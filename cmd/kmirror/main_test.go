@@ -22,6 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeService answers the commands' requests.
 type fakeService struct {
+	admin.Service // nil: what is not asked of it
 	mu      sync.Mutex
 	created map[string]map[string]string
 	starts  []admin.StartRequest

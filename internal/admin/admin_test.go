@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a Service whose answers a test sets.
 type fake struct {
+	Service // nil: what is not asked of it
 	mu      sync.Mutex
 	created map[string]map[string]string
 	started []StartRequest

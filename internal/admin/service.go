@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"kmirror/protocol"
 )
 
 // Service is what the admin listener serves. Errors that are an *Error reach the operator as they are; any other becomes
@@ -13,6 +15,24 @@ type Service interface {
 	CreateMirror(ctx context.Context, name string, config map[string]string) error
 	// StartTopics starts mirroring topics of the source. One result per topic that matched; the error is about the request.
 	StartTopics(ctx context.Context, req StartRequest) ([]TopicResult, error)
+	// StopTopics ends mirroring and makes topics writable (failover; with Drain promote). It returns once each topic is accepted or
+	// refused; the work goes on in the background and shows in Describe. A topic that stops or is STOPPED already is accepted.
+	StopTopics(ctx context.Context, req StopRequest) ([]TopicResult, error)
+	// PauseTopics, ResumeTopics and RecoverTopics change what is wanted of topics, by the KIP's gates.
+	PauseTopics(ctx context.Context, req TopicsRequest) ([]TopicResult, error)
+	ResumeTopics(ctx context.Context, req TopicsRequest) ([]TopicResult, error)
+	RecoverTopics(ctx context.Context, req TopicsRequest) ([]TopicResult, error)
+	// DeleteMirror removes a definition whose topics are all STOPPED, and what is remembered of them. Topics stay as they are.
+	DeleteMirror(ctx context.Context, req DeleteRequest) error
+	// Retire hands back all partitions that name ids of the process, takes the ids out of every replica list, unregisters them
+	// and ends the process. It returns once no replica list names them; the ids vanish with the process.
+	Retire(ctx context.Context, req RetireRequest) (RetireResult, error)
+	// BumpLeaderEpochs raises leader epochs of mirror partitions: new = max(minimum + 1, current). The result holds an error
+	// for each that was not raised.
+	BumpLeaderEpochs(ctx context.Context, minimum map[protocol.PartitionID]int32) (map[protocol.PartitionID]error, error)
+	// LastMirrorEpochs answers another cluster's kmirror: the last mirrored epoch of partitions that were mirrored from the
+	// cluster of that id, by the topic ids of that cluster; -1 where nothing is remembered.
+	LastMirrorEpochs(ctx context.Context, sourceClusterID string, parts []protocol.PartitionID) (map[protocol.PartitionID]int32, error)
 	// ListMirrors returns all mirrors; topic names only when asked for.
 	ListMirrors(ctx context.Context, withTopics bool) ([]MirrorInfo, error)
 	// Describe returns partitions sorted by mirror, topic, partition.
@@ -28,6 +48,52 @@ type StartRequest struct {
 	Overwrite, DryRun bool
 }
 
+// TopicsRequest names topics of a mirror: literal names or /re/ (see Matcher), matched against those that it mirrors.
+type TopicsRequest struct {
+	Mirror string
+	Topics []string
+	DryRun bool
+}
+
+// StopRequest asks for the end of mirroring.
+type StopRequest struct {
+	Mirror string
+	Topics []string
+	// All stands for every topic of the mirror.
+	All bool
+	// Drain: the stop begins once the destination has all of the source, which must answer and rest (promote).
+	Drain bool
+	// MaxLoss refuses topics that would lose more records, -1 for no bound. The loss is what the source is known to have beyond
+	// the replicas of the destination; where that is not known it counts as more than any bound.
+	MaxLoss int64
+	// Force stops partitions too whose copy is not complete (PREPARING).
+	Force  bool
+	DryRun bool
+}
+
+// DeleteRequest asks for a mirror's end.
+type DeleteRequest struct {
+	Mirror string
+	DryRun bool
+}
+
+// RetireRequest asks the process to leave the destination for good. NodeIDs must be all of its own. With Failover mirrors that
+// are active are stopped first, without it they are a reason to refuse.
+type RetireRequest struct {
+	NodeIDs  []int32
+	Failover bool
+	DryRun   bool
+}
+
+// RetireResult says what was, or with DryRun would be, done.
+type RetireResult struct {
+	// Partitions were handed back; Stopped topics are those that had been active.
+	Partitions int      `json:"partitions"`
+	Stopped    []string `json:"stopped"`
+	// Remains is what stays behind at the destination.
+	Remains []string `json:"remains"`
+}
+
 // TopicResult is the outcome, or with DryRun the plan, for one topic. Err is nil when it went well.
 type TopicResult struct {
 	Topic string `json:"topic"`
@@ -38,7 +104,7 @@ type TopicResult struct {
 	Err  *Error     `json:"error,omitempty"`
 }
 
-// TopicPlan says what starting a topic would do.
+// TopicPlan says what a change of a topic would do.
 type TopicPlan struct {
 	// Create: the topic does not exist at the destination yet.
 	Create     bool            `json:"create"`
@@ -55,6 +121,8 @@ type PartitionPlan struct {
 	Lost      int64 `json:"lost"`
 	Truncated int64 `json:"truncated"`
 	Copied    int64 `json:"copied"`
+	// Lag are records that the source is known to have beyond the destination, -1 when it does not answer.
+	Lag int64 `json:"lag"`
 }
 
 // MirrorInfo is a line of list.

@@ -43,12 +43,19 @@ type topicJSON struct {
 	Replicas      int16             `json:"replicas,omitempty"`
 	TrueConfigs   map[string]string `json:"true_configs,omitempty"`
 	Started       time.Time         `json:"started"`
+	MinISR        int16             `json:"min_isr,omitempty"`
+	Align         []int32           `json:"align,omitempty"`
+	Drain         bool              `json:"drain,omitempty"`
+	Regrow        bool              `json:"regrow,omitempty"`
 }
 
 // stateJSON is kmirror's tagged field of a partition state.
 type stateJSON struct {
 	Since time.Time `json:"since,omitzero"`
 	Hint  string    `json:"hint,omitempty"`
+	// Stop and StopEnd are those of PartitionState.
+	Stop    int8  `json:"stop,omitempty"`
+	StopEnd int64 `json:"stop_end,omitempty"`
 }
 
 // record is an encoded record of __mirror_state; a nil value is a tombstone.
@@ -96,13 +103,14 @@ func topicRecord(t Topic, n int32) (record, error) {
 	b, err := marshal(topicJSON{
 		Name: t.Name, SourceTopicID: t.SourceTopicID.String(), Desired: t.Desired.String(), Overwrite: t.Overwrite,
 		Partitions: t.Partitions, Replicas: t.Replicas, TrueConfigs: t.TrueConfigs, Started: t.Started.UTC(),
+		MinISR: t.MinISR, Align: t.Align, Drain: t.Drain, Regrow: t.Regrow,
 	})
 	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
 }
 
 // stateRecords returns the record of the state and, where the epoch is known, that of the last mirrored epoch.
 func stateRecords(s PartitionState, n int32) ([]record, error) {
-	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint})
+	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint, Stop: int8(s.Stop), StopEnd: s.StopEnd})
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +156,7 @@ func decodeTopic(k kip1279.StateKey, v *kip1279.JSONValue) (Topic, error) {
 	return Topic{
 		Mirror: k.Mirror, Name: j.Name, TopicID: k.TopicID, SourceTopicID: source, Desired: desired, Overwrite: j.Overwrite,
 		Partitions: j.Partitions, Replicas: j.Replicas, TrueConfigs: j.TrueConfigs, Started: j.Started,
+		MinISR: j.MinISR, Align: j.Align, Drain: j.Drain, Regrow: j.Regrow,
 	}, nil
 }
 
@@ -162,6 +171,7 @@ func decodeState(k kip1279.StateKey, v *kip1279.PartitionStateValue) (PartitionS
 	s := PartitionState{
 		Mirror: k.Mirror, ID: protocol.PartitionID{Topic: k.TopicID, Partition: k.Partition},
 		State: stateFrom(v.State), Previous: stateFrom(v.PreviousState), Retry: v.RetryAttempt, Since: j.Since, Hint: j.Hint,
+		Stop: statemachine.StopStep(j.Stop), StopEnd: j.StopEnd,
 	}
 	if v.ErrorMessage != nil {
 		s.Error = *v.ErrorMessage

@@ -35,6 +35,13 @@ type Topic struct {
 	// means that the topic had none and the config is to be removed.
 	TrueConfigs map[string]string
 	Started     time.Time
+	// Align is the last mirrored epoch of each partition that the source gave when the topic was started (KIP-1279, log
+	// convergence): what lies above it at the destination is truncated. Empty: -1 for all, a first mirror.
+	Align []int32
+	// Drain: Desired is Stopped, and the stop begins only once the destination has all that the source has (promote).
+	Drain bool
+	// Regrow: handed over with fewer replicas than Replicas; the others are added again under the real leader.
+	Regrow bool
 }
 
 // PartitionState is the state of one mirror partition. ID.Topic is the destination's topic id. The zero value of Previous
@@ -50,4 +57,8 @@ type PartitionState struct {
 	Error, Hint string
 	// LastMirrorEpoch (LME) is the newest epoch that was in the log when mirroring stopped, -1 while unknown.
 	LastMirrorEpoch int32
+	// Stop is how far STOPPING has come. StopEnd is the end of the mirrored log, the offset after its last record; it says nothing
+	// before StopMarked.
+	Stop    statemachine.StopStep
+	StopEnd int64
 }

@@ -26,7 +26,21 @@ const (
 	RoleMirror
 	// RoleFrozen: nothing is handed out beyond what followers have (FAILED, PAUSED): empty answers, ISR and watermark kept.
 	RoleFrozen
+	// RoleDrain: PAUSING, and the first step of STOPPING. The log ends where the longest in-sync replica ends when the role begins;
+	// the others are brought there from what the window still holds, or from the source. Nothing else is read or handed out.
+	RoleDrain
+	// RoleTail: STOPPING. The log is that of the source up to TruncateTo.EndOffset, then comes Tail, in the present leader
+	// epoch. Followers that have something else above TruncateTo are told to truncate to it. The source is not needed.
+	RoleTail
 )
+
+// Tail is what ends a mirrored log: control batches that we make up. Their base offsets follow the log's end; their leader
+// epochs are stamped when they are served. It must not be changed once it is assigned.
+type Tail struct {
+	Batches []byte
+	// End is the offset after the last one.
+	End int64
+}
 
 // Divergence is DivergingEpoch of a Fetch answer: the follower truncates to EndOffset, or to the end of Epoch in its own
 // log where that is less. {0, 0} truncates everything; an Epoch of -1 would be ignored by brokers.
@@ -43,7 +57,10 @@ type Assignment struct {
 	// Mirror and SourceTopicID are set for mirror partitions. Batches of another source topic id are never appended.
 	Mirror        string
 	SourceTopicID protocol.UUID
-	TruncateTo    Divergence
+	// TruncateTo is where the common log ends: the last mirrored epoch (RoleTruncate, RoleTail). An EndOffset of math.MaxInt64
+	// leaves it to followers where that epoch ends in their logs.
+	TruncateTo Divergence
+	Tail       *Tail
 	// MinRealISR: the high watermark stands still, and nobody is shrunk out, when fewer real members would be in sync.
 	MinRealISR int
 }
@@ -76,6 +93,13 @@ type Status struct {
 	EpochBlocked bool
 	// Truncated: RoleTruncate and every in-sync real replica is at or below TruncateTo.
 	Truncated bool
+	// Converged: RoleDrain or RoleFrozen, the roll call is complete, and every in-sync real replica ends at LogEnd, which is the
+	// high watermark too.
+	Converged bool
+	// Stuck: RoleDrain, and for some seconds an in-sync replica has lacked what neither the window nor the source gives.
+	Stuck bool
+	// Tailed: RoleTail, and every in-sync real replica has all of Tail, written in the present leader epoch.
+	Tailed    bool
 	Followers map[int32]FollowerStatus
 	// ISR is the committed ISR, MaximalISR counts a proposal in flight.
 	ISR, MaximalISR []int32
