@@ -23,15 +23,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeService answers the commands' requests.
 type fakeService struct {
 	admin.Service // nil: what is not asked of it
-	mu      sync.Mutex
-	created map[string]map[string]string
-	starts  []admin.StartRequest
-	steps   []admin.VerifyRequest
-	mirrors []admin.MirrorInfo
-	parts   []admin.PartitionInfo
-	results []admin.TopicResult
-	verify  func(admin.VerifyRequest) admin.VerifyResponse
-	err     error
+	mu            sync.Mutex
+	created       map[string]map[string]string
+	starts        []admin.StartRequest
+	steps         []admin.VerifyRequest
+	mirrors       []admin.MirrorInfo
+	parts         []admin.PartitionInfo
+	results       []admin.TopicResult
+	verify        func(admin.VerifyRequest) admin.VerifyResponse
+	err           error
 }
 
 func (f *fakeService) CreateMirror(_ context.Context, name string, config map[string]string) error {
