@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -71,6 +72,10 @@ func TestStoreOnKafka(t *testing.T) {
 	must(t, err)
 	defer adm.Close()
 
+	opts := []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...)}
+	if _, err := ReadSnapshot(limit(t, 10*time.Second), opts, ""); !errors.Is(err, ErrNoState) {
+		t.Errorf("snapshot where there is no state: %v", err)
+	}
 	s, stop := run(t, c)
 	checkPlacement(t, adm)
 	must(t, s.PutMirror(limit(t, 10*time.Second), Mirror{Name: "dc1", Config: map[string]string{"k": "v"}, Created: since}))
@@ -89,6 +94,13 @@ func TestStoreOnKafka(t *testing.T) {
 	if after := endOffsets(t, adm); !slices.Equal(before, after) {
 		t.Errorf("unchanged states were written: %v, then %v", before, after)
 	}
+
+	snap, err := ReadSnapshot(limit(t, 10*time.Second), opts, "")
+	must(t, err)
+	if ms, ts := snap.Mirrors(), snap.Topics(); !reflect.DeepEqual(ms, s.Mirrors()) || !reflect.DeepEqual(ts, s.Topics()) {
+		t.Errorf("snapshot: %+v %+v", ms, ts)
+	}
+	checkStates(t, snap, states, "in a snapshot")
 
 	t.Run("another process follows", func(t *testing.T) {
 		other, stopOther := run(t, c)
@@ -171,7 +183,9 @@ func checkPlacement(t *testing.T, adm *kadm.Client) {
 	}
 }
 
-func checkStates(t *testing.T, s *Store, want []PartitionState, when string) {
+func checkStates(t *testing.T, s interface {
+	State(id protocol.PartitionID) (PartitionState, bool)
+}, want []PartitionState, when string) {
 	t.Helper()
 	for _, w := range want {
 		if got, ok := s.State(w.ID); !ok || got != w {

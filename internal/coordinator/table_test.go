@@ -45,9 +45,11 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	m := Mirror{Name: "dc1", Config: map[string]string{"bootstrap.servers": "a:1", "sasl.jaas.config": "${file:x}"},
 		SourceClusterID: "cid", Created: since}
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring,
-		Overwrite: true, Partitions: 6, Replicas: 3, TrueConfigs: map[string]string{"min.insync.replicas": "2"}, Started: since}
+		Overwrite: true, Partitions: 6, Replicas: 3, TrueConfigs: map[string]string{"min.insync.replicas": "2"}, Started: since,
+		MinISR: 2, Align: []int32{-1, 3, 7, -1, 0, 2}, Drain: true, Regrow: true}
 	state := PartitionState{Mirror: "dc1", ID: protocol.PartitionID{Topic: idA, Partition: 5}, State: statemachine.Failed,
-		Previous: statemachine.Mirroring, Since: since, Retry: 3, Error: "gone", Hint: "look", LastMirrorEpoch: 7}
+		Previous: statemachine.Mirroring, Since: since, Retry: 3, Error: "gone", Hint: "look", LastMirrorEpoch: 7,
+		Stop: statemachine.StopTailed, StopEnd: 1 << 40}
 	r, err := one(mirrorRecord(m, 50))
 	l.write(t, tab, r, err)
 	r, err = one(topicRecord(topic, 50))
