@@ -53,9 +53,11 @@ type topicJSON struct {
 type stateJSON struct {
 	Since time.Time `json:"since,omitzero"`
 	Hint  string    `json:"hint,omitempty"`
-	// Stop and StopEnd are those of PartitionState.
-	Stop    int8  `json:"stop,omitempty"`
-	StopEnd int64 `json:"stop_end,omitempty"`
+	// What follows has its meaning from PartitionState.
+	Stop      int8  `json:"stop,omitempty"`
+	StopEnd   int64 `json:"stop_end,omitempty"`
+	StopEpoch int32 `json:"stop_epoch,omitempty"`
+	Aligned   bool  `json:"aligned,omitempty"`
 }
 
 // record is an encoded record of __mirror_state; a nil value is a tombstone.
@@ -108,9 +110,9 @@ func topicRecord(t Topic, n int32) (record, error) {
 	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
 }
 
-// stateRecords returns the record of the state and, where the epoch is known, that of the last mirrored epoch.
+// stateRecords returns the record of the state and that of the last mirrored epoch: where it is known, or known to be none.
 func stateRecords(s PartitionState, n int32) ([]record, error) {
-	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint, Stop: int8(s.Stop), StopEnd: s.StopEnd})
+	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint, Stop: int8(s.Stop), StopEnd: s.StopEnd, StopEpoch: s.StopEpoch, Aligned: s.Aligned})
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +124,12 @@ func stateRecords(s PartitionState, n int32) ([]record, error) {
 	}
 	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: s.Mirror, TopicID: s.ID.Topic, Partition: s.ID.Partition}
 	out := []record{newRecord(k, v, n)}
-	if s.LastMirrorEpoch >= 0 {
-		k.Type = kip1279.RecordLastMirrorEpochs
+	k.Type = kip1279.RecordLastMirrorEpochs
+	switch {
+	case s.LastMirrorEpoch >= 0:
 		out = append(out, newRecord(k, &kip1279.LastMirrorEpochsValue{LastMirrorEpoch: s.LastMirrorEpoch}, n))
+	case s.LastMirrorEpoch == ForgetEpoch:
+		out = append(out, newRecord(k, nil, n))
 	}
 	return out, nil
 }
@@ -171,7 +176,7 @@ func decodeState(k kip1279.StateKey, v *kip1279.PartitionStateValue) (PartitionS
 	s := PartitionState{
 		Mirror: k.Mirror, ID: protocol.PartitionID{Topic: k.TopicID, Partition: k.Partition},
 		State: stateFrom(v.State), Previous: stateFrom(v.PreviousState), Retry: v.RetryAttempt, Since: j.Since, Hint: j.Hint,
-		Stop: statemachine.StopStep(j.Stop), StopEnd: j.StopEnd,
+		Stop: statemachine.StopStep(j.Stop), StopEnd: j.StopEnd, StopEpoch: j.StopEpoch, Aligned: j.Aligned,
 	}
 	if v.ErrorMessage != nil {
 		s.Error = *v.ErrorMessage

@@ -152,7 +152,7 @@ func (s *Store) DeleteTopic(ctx context.Context, t Topic) error {
 	return s.write(ctx, func(n int32) ([]record, error) { return []record{newRecord(topicKey(t), nil, n)}, nil })
 }
 
-// PutState stores partition states. A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP.
+// PutState stores partition states. A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP; ForgetEpoch removes it.
 func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	for _, st := range states {
 		if err := ValidateName(st.Mirror); err != nil {

@@ -109,6 +109,15 @@ func TestEpochAndStateAreSeparate(t *testing.T) {
 	if got, _ := tab.state(s.ID); got.LastMirrorEpoch != 9 || got.State != statemachine.Preparing {
 		t.Errorf("-1 must leave the epoch as it is: %+v", got)
 	}
+	s.LastMirrorEpoch = ForgetEpoch
+	r, err = stateRecords(s, 50)
+	l.write(t, tab, r, err)
+	if got, _ := tab.state(s.ID); got.LastMirrorEpoch != -1 || got.State != statemachine.Preparing {
+		t.Errorf("the epoch was to be forgotten: %+v", got)
+	}
+	s.LastMirrorEpoch = 9
+	r, err = stateRecords(s, 50)
+	l.write(t, tab, r, err)
 	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: "m", TopicID: idA}
 	l.write(t, tab, []record{newRecord(k, nil, 50)}, nil)
 	if got, ok := tab.state(s.ID); !ok || got.LastMirrorEpoch != 9 || got.State != statemachine.Unknown {

@@ -44,6 +44,9 @@ type Topic struct {
 	Regrow bool
 }
 
+// ForgetEpoch as a LastMirrorEpoch removes the one that is stored: the log has nothing in common with the source any more.
+const ForgetEpoch int32 = -2
+
 // PartitionState is the state of one mirror partition. ID.Topic is the destination's topic id. The zero value of Previous
 // is Preparing, so writers set it (Unknown when there is none).
 type PartitionState struct {
@@ -55,10 +58,14 @@ type PartitionState struct {
 	// Retry counts attempts since the last good fetch; -1 means that no retry can help.
 	Retry       int16
 	Error, Hint string
-	// LastMirrorEpoch (LME) is the newest epoch that was in the log when mirroring stopped, -1 while unknown.
+	// LastMirrorEpoch (LME) is the newest epoch that was in the log when mirroring stopped, -1 while unknown. PutState leaves what is
+	// stored on -1, and removes it on ForgetEpoch.
 	LastMirrorEpoch int32
-	// Stop is how far STOPPING has come. StopEnd is the end of the mirrored log, the offset after its last record; it says nothing
-	// before StopMarked.
-	Stop    statemachine.StopStep
-	StopEnd int64
+	// Stop is how far STOPPING has come. StopEnd is where the log ended before the tail, StopEpoch its newest epoch; they say
+	// nothing before StopMarked. LastMirrorEpoch may be lower: what was never aligned does not count as mirrored.
+	Stop      statemachine.StopStep
+	StopEnd   int64
+	StopEpoch int32
+	// Aligned: the machine's, whether the log was brought to what it has in common with the source since it was started.
+	Aligned bool
 }
