@@ -194,6 +194,13 @@ func EndTxnValue(coordinatorEpoch int32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{0, 0}, uint32(coordinatorEpoch))
 }
 
+// PidResetValue is the value of a MIRROR_PID_RESET record: MirrorPidResetRecord version 0 of KIP-1279, a flexible message that
+// names the cluster from which the log was mirrored.
+func PidResetValue(sourceClusterID string) []byte {
+	v := []byte{0, 0, 0, 0} // the message's version, its field Version
+	return append(kbin.AppendCompactString(v, sourceClusterID), 0)
+}
+
 func corrupt(b Batch, reason string, err error) error {
 	return &CorruptError{BaseOffset: b.BaseOffset(), Reason: reason, Err: err}
 }

@@ -13,6 +13,9 @@ type Machine struct {
 	Final bool
 	// Stop is how far STOPPING has come. It is stored with the state, so that what is done is not done again.
 	Stop StopStep
+	// Aligned: since it was started, the log has been brought to what it has in common with the source. Before, what lies above that
+	// is the destination's own, and a stop must not claim that it came from the source.
+	Aligned bool
 	// bumping is the leader epoch that a bump under way aims at, 0 when none is. A target once set is followed to its end.
 	bumping int32
 }
@@ -55,6 +58,7 @@ type (
 		Reason, Hint    string
 		Final           bool
 		Stop            StopStep
+		Aligned         bool
 	}
 	// Start is the operator's wish to mirror. A FAILED partition goes on where it was; with Overwrite it begins anew, which
 	// discards what the destination has beyond the source's log.

@@ -11,7 +11,7 @@ func (m *Machine) Step(ev Event) ([]Effect, error) {
 	case Load:
 		m.State, m.Previous = ev.State, ev.Previous
 		m.Retry, m.Reason, m.Hint, m.Final = ev.Retry, ev.Reason, ev.Hint, ev.Final
-		m.Stop, m.bumping = ev.Stop, 0
+		m.Stop, m.Aligned, m.bumping = ev.Stop, ev.Aligned || ev.State == Mirroring, 0
 		if m.State == Failed && !m.Final {
 			return []Effect{RetryAfter{max(m.Retry, 1)}}, nil
 		}
@@ -41,6 +41,12 @@ func (m *Machine) become(to State, ev Event) ([]Effect, error) {
 		return nil, nil
 	}
 	m.Previous, m.State = m.State, to
+	switch to {
+	case Preparing:
+		m.Aligned, m.Stop = false, StopFreeze
+	case Mirroring:
+		m.Aligned = true
+	}
 	return []Effect{Store{}}, nil
 }
 

@@ -333,6 +333,15 @@ func (m *Manager) flip(ip *kraft.Partition) ([]int32, bool) {
 // tend watches over a partition that mirrors: what others changed is noticed, our ids and real replicas that are missing come
 // back.
 func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
+	switch p.machine.State {
+	case statemachine.Stopping:
+		p.led, p.ours = false, false // leadership comes and goes by our own doing
+		return
+	case statemachine.Stopped:
+		p.led, p.ours = false, false
+		m.tendStopped(r, p, ip)
+		return
+	}
 	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
 	if m.cfg.Destination.Ready() == nil && (p.led && !led || p.ours && !ours) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
@@ -395,6 +404,12 @@ func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) e
 		}
 	}
 	m.mu.Unlock()
+	return m.reassignWith(ctx, lists, add)
+}
+
+// reassignWith sets replica lists, each with those brokers added that hold no log of the partition.
+func (m *Manager) reassignWith(ctx context.Context, lists, add map[protocol.TopicPartition][]int32) error {
+	img := m.cfg.Destination.Image()
 	var errs []error
 	for tp, brokers := range add {
 		for _, b := range brokers {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -53,12 +54,15 @@ type Manager struct {
 
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
-	creating map[string]bool // names of topics whose creation is under way: not strays
-	restart  map[string]bool // topics that the operator started again; true: with --overwrite
+	creating map[string]bool               // names of topics whose creation is under way: not strays
+	restart  map[string]statemachine.Event // what the operator wants of FAILED topics: Start or Recover
 	busy     map[protocol.PartitionID]string
 	tasks    sync.WaitGroup
 	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
 	lastErr  map[string]string // last error logged per task, so that a repeated one is logged once
+	// writable are the topics whose partitions are all STOPPED. Replaced, never changed.
+	writable atomic.Pointer[map[protocol.UUID]bool]
+	retired  chan struct{} // closed when Retire is done
 }
 
 // part is what the manager holds of one partition. It belongs to the loop; Describe reads it under Manager.mu.
@@ -80,12 +84,18 @@ type part struct {
 	// dirty: the state must be stored before anything that depends on it happens.
 	dirty   bool
 	retryAt time.Time
+	work    stopWork
+	// sourceEnd is the source's end as last seen, restsSince when it was first seen there: promote waits for a source that rests.
+	sourceEnd  int64
+	restsSince time.Time
 }
 
 // retryBase and retryMax bound the back-off of a FAILED partition (KIP: mirror.failed.retry.*.backoff.ms).
 const (
 	retryBase = time.Second
 	retryMax  = 5 * time.Minute
+	// restFor is how long a source must have had nothing new before a promote takes it to rest.
+	restFor = 2 * time.Second
 	// tick is how often the loop looks without being told to.
 	tick = 500 * time.Millisecond
 	// pingLimit is how long a source may take to show that it is there.
@@ -109,8 +119,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
-		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]bool{},
+		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]statemachine.Event{},
 		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
+		retired: make(chan struct{}),
 	}
 	if m.cfg.PingSource == nil {
 		m.cfg.PingSource = m.pingSource
@@ -210,11 +221,17 @@ func (m *Manager) task(ctx context.Context, name string, ids []protocol.Partitio
 	})
 }
 
-// MirrorOf tells which mirror a destination topic belongs to: such a topic is read-only at our listeners.
+// MirrorOf tells which mirror a destination topic belongs to: such a topic is read-only at our listeners. It is until every
+// partition is STOPPED.
 func (m *Manager) MirrorOf(topic string) (string, bool) {
 	t, ok := m.cfg.Store.TopicByName(topic)
-	if !ok || t.Desired == statemachine.Stopped {
+	if !ok {
 		return "", false
+	}
+	if t.Desired == statemachine.Stopped {
+		if gone := m.writable.Load(); gone != nil && (*gone)[t.TopicID] {
+			return "", false
+		}
 	}
 	return t.Mirror, true
 }

@@ -393,14 +393,14 @@ func TestUnlockedWhileDead(t *testing.T) {
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	for _, again := range []bool{false, true} {
 		if again {
-			m.restart["orders"] = false
+			m.restart["orders"] = statemachine.Start{}
 		}
 		rounds(t, m, 3)
 		if s := w.states[orders0]; s.State != statemachine.Failed || s.Retry != -1 || len(w.asked) > 0 {
 			t.Fatalf("state %s, retry %d, asked %v", s.State, s.Retry, w.asked)
 		}
 	}
-	m.restart["orders"] = true
+	m.restart["orders"] = statemachine.Start{Overwrite: true}
 	rounds(t, m, 8)
 	if s := w.states[orders0].State; s != statemachine.Mirroring {
 		t.Errorf("state %s after --overwrite", s)

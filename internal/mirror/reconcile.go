@@ -19,11 +19,25 @@ type round struct {
 	statuses map[protocol.PartitionID]replica.Status
 	now      time.Time
 
-	lead, drop, regrow []protocol.PartitionID
-	bump               map[protocol.PartitionID]int32
-	lock               map[protocol.UUID]coordinator.Topic
-	assign             []replica.Assignment
-	store              []*part
+	lead, drop, regrow                              []protocol.PartitionID
+	settle, retake, release, tails, handOver, grown []protocol.PartitionID
+	bump                                            map[protocol.PartitionID]int32
+	lock, unlock, noted                             map[protocol.UUID]coordinator.Topic
+	assign                                          []replica.Assignment
+	unassign                                        []protocol.PartitionID
+	store                                           []*part
+	// topic is what holds for all partitions of the topic that is looked at.
+	topic topicFacts
+}
+
+// topicFacts is what the partitions of a topic are asked for together.
+type topicFacts struct {
+	// tailed: each is at StopTailed, or STOPPED, by what is stored. stopped: each is STOPPED.
+	tailed, stopped bool
+	// short: one has fewer real replicas than it is to have.
+	short bool
+	// draining: the topic is to stop once it has all of a source that rests.
+	draining bool
 }
 
 // reconcile looks at every mirror topic once.
@@ -31,28 +45,22 @@ func (m *Manager) reconcile(ctx context.Context) {
 	r := &round{
 		img: m.cfg.Destination.Image(), statuses: m.cfg.Data.Statuses(), now: time.Now(),
 		bump: map[protocol.PartitionID]int32{}, lock: map[protocol.UUID]coordinator.Topic{},
+		unlock: map[protocol.UUID]coordinator.Topic{}, noted: map[protocol.UUID]coordinator.Topic{},
 	}
 	if m.cfg.Destination.Ready() != nil && r.img.Offset < 0 {
 		return
 	}
 	m.syncMirrors()
 	m.mu.Lock()
-	seen := map[protocol.PartitionID]bool{}
+	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
 	for _, t := range m.cfg.Store.Topics() {
-		if t.Desired != statemachine.Mirroring || t.TopicID.IsZero() {
+		if t.TopicID.IsZero() {
 			continue
 		}
-		var restart *statemachine.Start
-		if overwrite, ok := m.restart[t.Name]; ok {
-			restart = &statemachine.Start{Overwrite: overwrite}
-		}
-		delete(m.restart, t.Name)
-		for p := range t.Partitions {
-			id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
-			seen[id] = true
-			m.look(r, t, id, restart)
-		}
+		m.lookTopic(r, t, seen)
+		writable[t.TopicID] = t.Desired == statemachine.Stopped && r.topic.stopped
 	}
+	m.writable.Store(&writable)
 	var gone []protocol.PartitionID
 	for id := range m.parts {
 		if !seen[id] {
@@ -63,7 +71,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.strays(r)
 	m.mu.Unlock()
 
-	if len(gone) > 0 {
+	if gone = append(gone, r.unassign...); len(gone) > 0 {
 		m.cfg.Data.Unassign(gone...)
 	}
 	if !m.persist(ctx, r) {
@@ -83,6 +91,7 @@ func (m *Manager) act(ctx context.Context, r *round) {
 			func(ctx context.Context, _ []protocol.PartitionID) error { return m.lockTopic(ctx, t) })
 	}
 	m.task(ctx, dropTask, r.drop, m.dropLaggards)
+	m.actStop(ctx, r)
 	m.task(ctx, "add replicas back", r.regrow, m.addReplicas)
 	if len(r.bump) > 0 {
 		ids := make([]protocol.PartitionID, 0, len(r.bump))
@@ -95,8 +104,28 @@ func (m *Manager) act(ctx context.Context, r *round) {
 	}
 }
 
+// lookTopic steps the machines of a topic's partitions. Called with m.mu held.
+func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.PartitionID]bool) {
+	var restart statemachine.Event
+	if ev, ok := m.restart[t.Name]; ok {
+		restart = ev
+	}
+	delete(m.restart, t.Name)
+	r.topic = m.topicFacts(r, t)
+	for p := range t.Partitions {
+		id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
+		seen[id] = true
+		m.look(r, t, id, restart)
+	}
+	m.endDrain(r, t)
+	if t.Regrow && r.topic.stopped && !r.topic.short {
+		t.Regrow = false
+		r.noted[t.TopicID] = t
+	}
+}
+
 // look steps one partition's machine. Called with m.mu held.
-func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart *statemachine.Start) {
+func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart statemachine.Event) {
 	p := m.parts[id]
 	if p == nil {
 		p = m.load(t, id)
@@ -112,10 +141,10 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 			r.store = append(r.store, p) // not stored in an earlier round, and nothing is asked for in this one
 		}
 	}()
-	switch {
+	switch state := p.machine.State; {
 	case restart != nil:
-		m.step(r, p, *restart)
-	case p.machine.State == statemachine.Unknown:
+		m.step(r, p, restart)
+	case t.Desired == statemachine.Mirroring && (state == statemachine.Unknown || state == statemachine.Stopped):
 		m.step(r, p, statemachine.Start{Overwrite: t.Overwrite})
 	}
 	if p.machine.State == statemachine.Failed && !p.retryAt.IsZero() && r.now.After(p.retryAt) {
@@ -124,38 +153,48 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	}
 	ip := r.img.Partition(id)
 	if ip == nil {
-		// A topic just created may be in the store before it is in the image.
-		gone := p.seen || r.now.Sub(p.loaded) > taskLimit
-		switch {
-		case !gone || p.machine.State == statemachine.Failed || m.creating[t.Name]:
-		case r.img.TopicByName(t.Name) == nil:
-			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic no longer exists at the destination",
-				Hint: "start it again to mirror it from scratch"})
-		default:
-			m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic was deleted and made anew at the destination by others",
-				Hint: "start it again, with --overwrite where the new one holds data"})
-		}
+		m.lookGone(r, p)
 		return
 	}
 	p.seen = true
 	st, led := r.statuses[id]
-	// What the data path says is from before a restart.
-	if restart == nil && led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Failed {
+	// What the data path says is from before a restart; nothing of a source matters to a stop.
+	fatal := led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Stopping
+	if restart == nil && fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
 	}
 	m.step(r, p, statemachine.Observe{Facts: m.facts(r, p, ip, st, led)})
 	m.tend(r, p, ip)
 }
 
+// lookGone deals with a partition that the image does not show.
+func (m *Manager) lookGone(r *round, p *part) {
+	// A topic just created may be in the store before it is in the image.
+	gone := p.seen || r.now.Sub(p.loaded) > taskLimit
+	if state := p.machine.State; !gone || state == statemachine.Failed || state == statemachine.Stopped || m.creating[p.topic.Name] {
+		return
+	}
+	if r.img.TopicByName(p.topic.Name) == nil {
+		m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic no longer exists at the destination",
+			Hint: "start it again to mirror it from scratch"})
+		return
+	}
+	m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic was deleted and made anew at the destination by others",
+		Hint: "start it again, with --overwrite where the new one holds data"})
+}
+
 // load takes a partition over from what is stored.
 func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
-	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now()}
+	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now(), sourceEnd: -1,
+		work: stopWork{settledAt: -1, lme: -1}}
 	s, ok := m.cfg.Store.State(id)
 	if !ok {
 		return p
 	}
 	p.since = s.Since
-	load := statemachine.Load{State: s.State, Previous: s.Previous, Retry: int(max(s.Retry, 0)), Reason: s.Error, Hint: s.Hint, Final: s.Retry < 0}
+	p.work.lme, p.work.end, p.work.epoch = s.LastMirrorEpoch, s.StopEnd, s.StopEpoch
+	load := statemachine.Load{State: s.State, Previous: s.Previous, Retry: int(max(s.Retry, 0)), Reason: s.Error, Hint: s.Hint, Final: s.Retry < 0,
+		Stop: s.Stop, Aligned: s.Aligned}
 	// A Load can't be refused; what it asks for is done by the next Observe, but for a retry whose back-off starts anew.
 	if eff, err := p.machine.Step(load); err == nil && len(eff) > 0 {
 		p.retryAt = time.Now().Add(retryBase)
@@ -166,15 +205,26 @@ func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 // facts puts together what the image and the data path say of a partition.
 func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Status, led bool) statemachine.Facts {
 	f := statemachine.Facts{
-		Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
+		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
+		LME: p.work.lme, TopicTailed: r.topic.tailed, Free: free(r.img, p.topic), HandedOver: m.handedOver(ip),
+	}
+	if r.topic.draining {
+		f.Desired = statemachine.Mirroring
 	}
 	size, _ := r.img.TopicConfig(p.topic.Name, sizeConfig)
 	f.Open = size != "0"
+	if !f.Leading {
+		f.Converged = ip.Leader >= 0 && p.work.settledAt == ip.LeaderEpoch
+	}
 	if !led || st.LeaderEpoch != ip.LeaderEpoch {
 		return f
 	}
+	whole := len(m.outOfSync(ip)) == 0
 	f.SLE, f.Blocked = st.SourceEpoch, st.EpochBlocked
-	f.Aligned = st.Role == replica.RoleTruncate && st.Truncated && len(m.outOfSync(ip)) == 0
+	f.Aligned = st.Role == replica.RoleTruncate && st.Truncated && whole
+	f.Converged = (st.Role == replica.RoleDrain || st.Role == replica.RoleFrozen) && st.Converged && whole
+	f.Stuck = st.Role == replica.RoleDrain && st.Stuck
+	f.Tailed = st.Role == replica.RoleTail && st.Tailed && whole
 	f.Flowing = st.Err == nil && !st.LastSourceFetch.IsZero() && st.Role == replica.RoleMirror
 	return f
 }
@@ -209,9 +259,7 @@ func (m *Manager) gather(r *round, p *part, e statemachine.Effect) {
 	case statemachine.Align:
 		m.setRole(r, p, replica.RoleTruncate)
 		if st := r.statuses[p.id]; st.Role == replica.RoleTruncate && st.Truncated {
-			if ip := r.img.Partition(p.id); len(m.outOfSync(ip)) > 0 {
-				r.drop = append(r.drop, p.id)
-			}
+			m.dropOutOfSync(r, p)
 		}
 	case statemachine.Bump:
 		r.bump[p.id] = e.Min
@@ -222,9 +270,18 @@ func (m *Manager) gather(r *round, p *part, e statemachine.Effect) {
 	case statemachine.RetryAfter:
 		d := min(retryMax, retryBase<<min(e.Attempt-1, 12))
 		p.retryAt = r.now.Add(d - d/5 + rand.N(d/5+1))
+	default:
+		m.gatherStop(r, p, e)
 	}
 	if p.dirty && !slices.Contains(r.store, p) {
 		r.store = append(r.store, p)
+	}
+}
+
+// dropOutOfSync has real replicas that are not in sync taken off the list, where there are some.
+func (m *Manager) dropOutOfSync(r *round, p *part) {
+	if ip := r.img.Partition(p.id); ip != nil && len(m.outOfSync(ip)) > 0 {
+		r.drop = append(r.drop, p.id)
 	}
 }
 
@@ -232,6 +289,15 @@ func (m *Manager) gather(r *round, p *part, e statemachine.Effect) {
 func (m *Manager) setRole(r *round, p *part, role replica.Role) {
 	a := replica.Assignment{ID: p.id, Topic: p.topic.Name, Role: role, Mirror: p.topic.Mirror, SourceTopicID: p.topic.SourceTopicID,
 		MinRealISR: m.minReal(p.topic)}
+	switch role {
+	case replica.RoleTruncate:
+		a.TruncateTo = alignTo(p.topic, p.id.Partition)
+	case replica.RoleTail:
+		a.TruncateTo, a.Tail = logEndAt(p.work.epoch, p.work.end), p.work.tail
+	}
+	if p.machine.State == statemachine.Stopping {
+		a.MinRealISR = 1 // the operator wants out with what there is
+	}
 	if p.assigned && p.role == a {
 		return
 	}
@@ -265,7 +331,11 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	states := make([]coordinator.PartitionState, 0, len(r.store))
 	for _, p := range r.store {
 		s := coordinator.PartitionState{Mirror: p.topic.Mirror, ID: p.id, State: p.machine.State, Previous: p.machine.Previous,
-			Since: p.since, Retry: int16(min(p.machine.Retry, 1<<14)), Error: p.machine.Reason, Hint: p.machine.Hint, LastMirrorEpoch: -1}
+			Since: p.since, Retry: int16(min(p.machine.Retry, 1<<14)), Error: p.machine.Reason, Hint: p.machine.Hint, LastMirrorEpoch: -1,
+			Stop: p.machine.Stop, Aligned: p.machine.Aligned}
+		if p.machine.Stop != statemachine.StopFreeze {
+			s.LastMirrorEpoch, s.StopEnd, s.StopEpoch = p.work.lme, p.work.end, p.work.epoch
+		}
 		if p.machine.Final {
 			s.Retry = -1
 		}
@@ -324,5 +394,8 @@ func (m *Manager) strayLocked(t *kraft.Topic) bool {
 		return false
 	}
 	known, ok := m.cfg.Store.TopicByName(t.Name)
+	if gone := m.writable.Load(); ok && gone != nil && (*gone)[t.ID] {
+		return true // handed over: whoever names our ids in it wants a broker
+	}
 	return !ok || known.TopicID != t.ID && !known.TopicID.IsZero()
 }

@@ -47,20 +47,33 @@ func (s *sources) close() {
 
 // destination returns an admin client of the destination.
 func (s *sources) destination() (*kadm.Client, error) {
+	cl, err := s.destinationClient()
+	if err != nil {
+		return nil, err
+	}
+	return kadm.NewClient(cl), nil
+}
+
+// destinationClient is what destination wraps, for requests to one broker.
+func (s *sources) destinationClient() (*kgo.Client, error) {
 	return s.get("", "", func() ([]kgo.Opt, error) { return s.destOpts, nil })
 }
 
 // source returns an admin client of a mirror's source; a changed definition gets a new one.
 func (s *sources) source(name string, config map[string]string) (*kadm.Client, error) {
-	return s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	cl, err := s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	if err != nil {
+		return nil, err
+	}
+	return kadm.NewClient(cl), nil
 }
 
-func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kadm.Client, error) {
+func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kgo.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.clients[key]; ok {
 		if c.digest == digest {
-			return kadm.NewClient(c.kgo), nil
+			return c.kgo, nil
 		}
 		c.kgo.Close()
 		delete(s.clients, key)
@@ -74,7 +87,7 @@ func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kadm
 		return nil, err
 	}
 	s.clients[key] = client{digest, cl}
-	return kadm.NewClient(cl), nil
+	return cl, nil
 }
 
 // sourceOpts turns a mirror's properties into client options.

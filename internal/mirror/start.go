@@ -214,7 +214,7 @@ func (s *startRun) goOn(ctx context.Context, known coordinator.Topic) (*admin.To
 		failed = failed || p.topic.Name == known.Name && p.machine.State == statemachine.Failed
 	}
 	if failed && !s.req.DryRun {
-		s.m.restart[known.Name] = s.req.Overwrite
+		s.m.restart[known.Name] = statemachine.Start{Overwrite: s.req.Overwrite}
 	}
 	s.m.mu.Unlock()
 	if failed && s.req.Overwrite {

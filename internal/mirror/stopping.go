@@ -1,0 +1,389 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/records"
+)
+
+// Tasks of a stop, by their names in the log and in descriptions.
+const (
+	settleTask   = "compare log ends of real replicas"
+	retakeTask   = "take leadership back"
+	releaseTask  = "let the longest replica lead"
+	tailTask     = "list producer ids"
+	handOverTask = "hand over"
+	regrowTask   = "add replicas of a topic handed over"
+)
+
+func unlockTask(topic string) string { return "unlock " + topic }
+
+// stopWork is what the manager holds of a partition that stops, besides the machine.
+type stopWork struct {
+	// settledAt is the leader epoch of a real leader under which all in-sync replicas were seen to end alike, -1 for none. Under the
+	// lock nothing is appended, so it holds until the next leader.
+	settledAt int32
+	// end and epoch are where the frozen log ends, lme is the last mirrored epoch, once marked.
+	end        int64
+	epoch, lme int32
+	// tail is made of the producer ids that replicas know; nil until they were asked.
+	tail *replica.Tail
+}
+
+// mark takes down where a frozen log ends. A stop before the log was aligned must not claim more in common with the source than
+// the alignment would have left: what lies above is the destination's own.
+func (p *part) mark(st replica.Status) {
+	p.work.end, p.work.epoch, p.work.lme = st.LogEnd, st.LastEpoch, st.LastEpoch
+	if !p.machine.Aligned {
+		p.work.lme = min(p.work.lme, alignEpoch(p.topic, p.id.Partition))
+	}
+}
+
+// settle compares the log ends of the in-sync replicas of partitions that real brokers lead under the lock.
+func (m *Manager) settle(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	ends, err := m.logEnds(ctx, img, ids)
+	var waiting error
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		p, ip := m.parts[id], img.Partition(id)
+		if p == nil || ip == nil || ip.Leader < 0 || m.guest(ip.Leader) {
+			continue
+		}
+		if alike(ends[id], m.real(ip.ISR)) {
+			p.work.settledAt = ip.LeaderEpoch
+			continue
+		}
+		waiting = fmt.Errorf("in-sync replicas of %s-%d end at %v: they copy from broker %d first", p.topic.Name, id.Partition, ends[id], ip.Leader)
+	}
+	return errors.Join(err, waiting)
+}
+
+// alike reports whether the ends of all the brokers are known and the same.
+func alike(ends map[int32]int64, brokers []int32) bool {
+	if len(brokers) == 0 {
+		return false
+	}
+	for _, b := range brokers {
+		if end, ok := ends[b]; !ok || end != ends[brokers[0]] {
+			return false
+		}
+	}
+	return true
+}
+
+// debugReplica is the replica id under which a follower answers ListOffsets, with its log end (fact 15 of docs/kafka-facts.md).
+const debugReplica = -2
+
+// logEnds asks each in-sync real replica for its log end: one request a broker.
+func (m *Manager) logEnds(ctx context.Context, img *kraft.Image, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error) {
+	byBroker := m.byBroker(img, ids)
+	var mu sync.Mutex
+	out := map[protocol.PartitionID]map[int32]int64{}
+	err := m.askBrokers(ctx, slices.Collect(maps.Keys(byBroker)), func(ctx context.Context, b int32, cl *kgo.Client) error {
+		req := kmsg.NewPtrListOffsetsRequest()
+		req.ReplicaID = debugReplica
+		for name, parts := range byTopic(img, byBroker[b]) {
+			t := kmsg.NewListOffsetsRequestTopic()
+			t.Topic = name
+			for _, id := range parts {
+				p := kmsg.NewListOffsetsRequestTopicPartition()
+				p.Partition, p.Timestamp, p.CurrentLeaderEpoch = id.Partition, -1, -1
+				t.Partitions = append(t.Partitions, p)
+			}
+			req.Topics = append(req.Topics, t)
+		}
+		kr, err := cl.Broker(int(b)).Request(ctx, req)
+		if err != nil {
+			return fmt.Errorf("log ends of broker %d: %w", b, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, t := range kr.(*kmsg.ListOffsetsResponse).Topics {
+			for _, p := range t.Partitions {
+				id := protocol.PartitionID{Topic: img.Names[t.Topic], Partition: p.Partition}
+				if e := kerr.ErrorForCode(p.ErrorCode); e != nil {
+					err = fmt.Errorf("log end of %s-%d on broker %d: %w", t.Topic, p.Partition, b, e)
+					continue
+				}
+				if out[id] == nil {
+					out[id] = map[int32]int64{}
+				}
+				out[id][b] = p.Offset
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+// byBroker groups partitions by their in-sync real replicas.
+func (m *Manager) byBroker(img *kraft.Image, ids []protocol.PartitionID) map[int32][]protocol.PartitionID {
+	out := map[int32][]protocol.PartitionID{}
+	for _, id := range ids {
+		if ip := img.Partition(id); ip != nil {
+			for _, b := range m.real(ip.ISR) {
+				out[b] = append(out[b], id)
+			}
+		}
+	}
+	return out
+}
+
+func byTopic(img *kraft.Image, ids []protocol.PartitionID) map[string][]protocol.PartitionID {
+	out := map[string][]protocol.PartitionID{}
+	for _, id := range ids {
+		out[img.Topics[id.Topic].Name] = append(out[img.Topics[id.Topic].Name], id)
+	}
+	return out
+}
+
+// askBrokers asks brokers of the destination, all at once. Each gets pingLimit, so that a dead one does not hold up the others.
+func (m *Manager) askBrokers(ctx context.Context, brokers []int32, ask func(context.Context, int32, *kgo.Client) error) error {
+	cl, err := m.sources.destinationClient()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, len(brokers))
+	for i, b := range brokers {
+		wg.Go(func() { errs[i] = ask(ctx, b, cl) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// retake takes leadership without asking for the source.
+func (m *Manager) retake(ctx context.Context, ids []protocol.PartitionID) error {
+	return m.lead(ctx, ids)
+}
+
+// release lets the longest in-sync real replica lead under the lock: the others lack records that nobody else can give them.
+func (m *Manager) release(ctx context.Context, ids []protocol.PartitionID) error {
+	img, statuses := m.cfg.Destination.Image(), m.cfg.Data.Statuses()
+	lists, elect := map[protocol.TopicPartition][]int32{}, map[protocol.TopicPartition]protocol.PartitionID{}
+	for _, id := range ids {
+		ip, st := img.Partition(id), statuses[id]
+		if ip == nil || !m.cfg.Destination.Owns(ip.Leader) {
+			continue
+		}
+		longest, end := int32(-1), int64(-1)
+		for _, b := range m.real(ip.ISR) {
+			if f := st.Followers[b]; f.FetchOffset > end {
+				longest, end = b, f.FetchOffset
+			}
+		}
+		if longest < 0 {
+			continue
+		}
+		tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+		rest := slices.DeleteFunc(slices.Clone(targets(ip)), func(b int32) bool { return b == longest })
+		lists[tp], elect[tp] = append([]int32{longest}, rest...), id
+	}
+	failed := m.cfg.Destination.Reassign(ctx, lists)
+	errs := []error{joinErrors("reorder", failed)}
+	dropFailed(elect, failed)
+	if len(elect) > 0 {
+		errs = append(errs, joinErrors("elect", m.cfg.Destination.ElectPreferred(ctx, slices.Collect(maps.Keys(elect)))))
+	}
+	return errors.Join(errs...)
+}
+
+// makeTails asks the in-sync real replicas for the producer ids that they know of partitions, and makes of them what ends each log.
+// Followers answer as well as leaders do, so it works with the source dead and kmirror just restarted.
+func (m *Manager) makeTails(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	byBroker := m.byBroker(img, ids)
+	var mu sync.Mutex
+	known, answers := map[protocol.PartitionID][]int64{}, map[protocol.PartitionID]int{}
+	err := m.askBrokers(ctx, slices.Collect(maps.Keys(byBroker)), func(ctx context.Context, b int32, cl *kgo.Client) error {
+		req := kmsg.NewPtrDescribeProducersRequest()
+		for name, parts := range byTopic(img, byBroker[b]) {
+			t := kmsg.NewDescribeProducersRequestTopic()
+			t.Topic = name
+			for _, id := range parts {
+				t.Partitions = append(t.Partitions, id.Partition)
+			}
+			req.Topics = append(req.Topics, t)
+		}
+		kr, err := cl.Broker(int(b)).Request(ctx, req)
+		if err != nil {
+			return fmt.Errorf("producer ids of broker %d: %w", b, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, t := range kr.(*kmsg.DescribeProducersResponse).Topics {
+			for _, p := range t.Partitions {
+				id := protocol.PartitionID{Topic: img.Names[t.Topic], Partition: p.Partition}
+				if e := kerr.ErrorForCode(p.ErrorCode); e != nil {
+					err = fmt.Errorf("producer ids of %s-%d on broker %d: %w", t.Topic, p.Partition, b, e)
+					continue
+				}
+				answers[id]++
+				for _, a := range p.ActiveProducers {
+					known[id] = append(known[id], a.ProducerID)
+				}
+			}
+		}
+		return err
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		p, ip := m.parts[id], img.Partition(id)
+		// All that are in sync must have answered: each forgets ids by its own clock.
+		if p == nil || ip == nil || answers[id] < max(1, len(m.real(ip.ISR))) {
+			continue
+		}
+		slices.Sort(known[id])
+		p.work.tail = newTail(p.work.end, slices.Compact(known[id]), m.sourceCluster(p.topic.Mirror), time.Now())
+	}
+	return err
+}
+
+// sourceCluster is the id of a mirror's source cluster, empty when the mirror is not known.
+func (m *Manager) sourceCluster(mirror string) string {
+	def, _ := m.cfg.Store.Mirror(mirror)
+	return def.SourceClusterID
+}
+
+// newTail makes what ends a mirrored log at an offset: an ABORT marker for each producer id, then KIP-1279's MIRROR_PID_RESET.
+//
+// A marker closes the id's transaction where one is open. Its producer epoch of -1 makes brokers forget epoch and sequences, so that
+// a producer of the destination that happens to have the same id is neither taken for an old one nor refused; its coordinator
+// epoch of 0 leaves that of the destination's own coordinator in force (design fact 19).
+func newTail(end int64, ids []int64, sourceCluster string, now time.Time) *replica.Tail {
+	t := &replica.Tail{End: end}
+	add := func(c records.Control) {
+		c.BaseOffset, c.Timestamp = t.End, now.UnixMilli()
+		t.Batches = records.AppendControl(t.Batches, c)
+		t.End++
+	}
+	for _, id := range ids {
+		add(records.Control{ProducerID: id, ProducerEpoch: -1, Type: records.ControlAbort, Transactional: true, Value: records.EndTxnValue(0)})
+	}
+	add(records.Control{ProducerID: -1, ProducerEpoch: -1, Type: records.ControlMirrorPidReset, Value: records.PidResetValue(sourceCluster)})
+	return t
+}
+
+// unlockTopic gives a topic its own configs back. While our ids lead, or real brokers with nothing in the ELR, both halves go at
+// once. With eligible leader replicas min.insync.replicas must not change (fact 12 of docs/kafka-facts.md): then the size half goes
+// first, and handing over to the in-sync replicas has the controller clear them.
+func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
+	img := m.cfg.Destination.Image()
+	it := img.Topics[t.TopicID]
+	if it == nil {
+		return fmt.Errorf("topic %s is gone", t.Name)
+	}
+	ids := make([]protocol.PartitionID, len(it.Partitions))
+	for i := range ids {
+		ids[i] = protocol.PartitionID{Topic: t.TopicID, Partition: int32(i)}
+	}
+	if slices.ContainsFunc(it.Partitions, func(p *kraft.Partition) bool { return len(p.ELR) > 0 }) {
+		if err := m.trueValues(ctx, t, sizeConfig); err != nil {
+			return err
+		}
+		if err := m.handOver(ctx, ids); err != nil {
+			return err
+		}
+		if err := m.await(ctx, ids, "an end of eligible leader replicas", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
+			return len(ip.ELR) == 0
+		}); err != nil {
+			return err
+		}
+	}
+	return m.trueValues(ctx, t, sizeConfig, minISRConfig)
+}
+
+// trueValues sets configs of a topic to what they are without the lock.
+func (m *Manager) trueValues(ctx context.Context, t coordinator.Topic, keys ...string) error {
+	set := map[string]string{}
+	var remove []string
+	for _, k := range keys {
+		if v, ok := t.TrueConfigs[k]; ok {
+			set[k] = v
+		} else {
+			remove = append(remove, k)
+		}
+	}
+	return m.cfg.Destination.SetTopicConfigs(ctx, t.Name, set, remove)
+}
+
+// free reports whether neither half of the lock is on.
+func free(img *kraft.Image, t coordinator.Topic) bool {
+	for _, k := range []string{sizeConfig, minISRConfig} {
+		now, is := img.TopicConfig(t.Name, k)
+		want, should := t.TrueConfigs[k]
+		if is != should || now != want {
+			return false
+		}
+	}
+	return true
+}
+
+// handOver gives partitions to their in-sync real replicas and takes our ids out of the lists. Replicas that are not in sync are
+// left out: a reassignment ends only when every target is in sync (design fact 24).
+func (m *Manager) handOver(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists, moved := map[protocol.TopicPartition][]int32{}, []protocol.PartitionID{}
+	var waiting error
+	for _, id := range ids {
+		ip := img.Partition(id)
+		if ip == nil || m.handedOver(ip) {
+			continue
+		}
+		to := m.real(slices.DeleteFunc(slices.Clone(ip.Replicas), func(b int32) bool { return !slices.Contains(ip.ISR, b) }))
+		if len(to) == 0 {
+			waiting = fmt.Errorf("no real replica of %s-%d is in sync: one has to come back first", img.Topics[id.Topic].Name, id.Partition)
+			continue
+		}
+		lists[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] = to
+		moved = append(moved, id)
+	}
+	failed := m.cfg.Destination.Reassign(ctx, lists)
+	if err := errors.Join(joinErrors("hand over", failed), waiting); err != nil {
+		return err
+	}
+	return m.await(ctx, moved, "a hand-over", func(_ protocol.PartitionID, ip *kraft.Partition) bool { return m.handedOver(ip) })
+}
+
+// handedOver reports whether no id of kmirror is left in a partition.
+func (m *Manager) handedOver(ip *kraft.Partition) bool {
+	return !slices.ContainsFunc(ip.Replicas, m.guest) && !m.guest(ip.Leader)
+}
+
+// guest reports whether a node id is kmirror's, of this process or another: it holds no log.
+func (m *Manager) guest(id int32) bool { return m.cfg.Destination.Owns(id) }
+
+// growBack gives topics that were handed over the replicas that were not in sync then, once their brokers are alive and hold no log
+// of an earlier life any more.
+func (m *Manager) growBack(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists, add := map[protocol.TopicPartition][]int32{}, map[protocol.TopicPartition][]int32{}
+	m.mu.Lock()
+	for _, id := range ids {
+		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
+			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
+			lists[tp], add[tp] = slices.Clone(ip.Replicas), m.missing(img, p, ip)
+		}
+	}
+	m.mu.Unlock()
+	return m.reassignWith(ctx, lists, add)
+}
