@@ -2,8 +2,8 @@ package kip1279
 
 import "kmirror/protocol"
 
-// BumpLeaderEpochs (key 105, version 0): raises leader epochs of partitions above a minimum. kmirror has the codec only: it
-// bumps through reassignments and elections.
+// BumpLeaderEpochs (key 105, version 0): raises leader epochs of partitions above a minimum. kmirror's own bumps need no
+// request: it moves leadership between two of its node ids.
 
 // BumpLeaderEpochsRequest names partitions by topic id.
 type BumpLeaderEpochsRequest struct {
@@ -28,6 +28,7 @@ type BumpPartition struct {
 type BumpLeaderEpochsResponse struct {
 	Status
 	Topics []PartitionOutcomes
+	Extra  []byte
 	Tags   Tags
 }
 
@@ -53,5 +54,5 @@ func (m *BumpLeaderEpochsRequest) walk(c *codec) {
 func (m *BumpLeaderEpochsResponse) walk(c *codec) {
 	m.Status.walk(c)
 	walkPartitionOutcomes(c, &m.Topics)
-	c.tags(&m.Tags)
+	c.tags(&m.Tags, own(FirstOwnTag, &m.Extra))
 }

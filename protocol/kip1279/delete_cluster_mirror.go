@@ -7,7 +7,9 @@ package kip1279
 type DeleteClusterMirrorRequest struct {
 	MirrorName            string
 	StateValidationOffset int64
-	Tags                  Tags
+	// Options is JSON (tag 10000): dry_run as a boolean.
+	Options []byte
+	Tags    Tags
 }
 
 // DeleteClusterMirrorResponse answers it.
@@ -28,7 +30,7 @@ func (m *DeleteClusterMirrorRequest) setDefaults() { m.StateValidationOffset = -
 func (m *DeleteClusterMirrorRequest) walk(c *codec) {
 	c.string(&m.MirrorName)
 	c.int64(&m.StateValidationOffset)
-	c.tags(&m.Tags)
+	c.tags(&m.Tags, own(FirstOwnTag, &m.Options))
 }
 
 func (m *DeleteClusterMirrorResponse) walk(c *codec) {

@@ -73,6 +73,30 @@ var golden = []struct {
 		"02 6d 01 0000000000000007 01 00 04 02 03 2e2a",
 	},
 	{
+		"stop request with options", &StopMirrorTopicsRequest{MirrorName: "m", Topics: []NamedTopic{{TopicName: "t"}},
+			StateValidationOffset: -1, Options: []byte(`{"drain":true}`)},
+		"02 6d 02 02 74 00 ffffffffffffffff 01 904e 0e 7b22647261696e223a747275657d",
+	},
+	{
+		"pause request with options", &PauseMirrorTopicsRequest{MirrorName: "m", Options: []byte("{}")},
+		"02 6d 01 0000000000000000 01 904e 02 7b7d",
+	},
+	{
+		"resume request with options", &ResumeMirrorTopicsRequest{MirrorName: "m", Options: []byte("{}")},
+		"02 6d 01 0000000000000000 01 904e 02 7b7d",
+	},
+	{"recover request with options", &RecoverMirrorTopicsRequest{MirrorName: "m", Options: []byte("{}")}, "02 6d 01 01 904e 02 7b7d"},
+	{
+		"delete request with options", &DeleteClusterMirrorRequest{MirrorName: "m", StateValidationOffset: -1, Options: []byte("{}")},
+		"02 6d ffffffffffffffff 01 904e 02 7b7d",
+	},
+	{
+		"bump response refused",
+		&BumpLeaderEpochsResponse{Topics: []PartitionOutcomes{{Name: "t", TopicID: testID,
+			Partitions: []PartitionOutcome{{PartitionIndex: 2, ErrorCode: UnknownTopicOrPartition, Extra: []byte("{}")}}}}},
+		`00000000 0000 00 02 02 74 02 00000002 0003 00 01 904e 02 7b7d  01 904e 10 e4bea0de74a14fe302b4affe5fceacc3 00`,
+	},
+	{
 		"pause request", &PauseMirrorTopicsRequest{MirrorName: "m", Topics: []NamedTopic{{TopicName: "t"}}},
 		"02 6d 02 02 74 00 0000000000000000 00",
 	},

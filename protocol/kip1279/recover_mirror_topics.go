@@ -7,7 +7,9 @@ package kip1279
 type RecoverMirrorTopicsRequest struct {
 	MirrorName string
 	Topics     []NamedTopic
-	Tags       Tags
+	// Options is JSON (tag 10000): patterns as a list of RE2 without slashes, dry_run as a boolean.
+	Options []byte
+	Tags    Tags
 }
 
 // RecoverMirrorTopicsResponse has an entry for every topic.
@@ -27,7 +29,7 @@ func (*RecoverMirrorTopicsResponse) Key() int16 { return KeyRecoverMirrorTopics 
 func (m *RecoverMirrorTopicsRequest) walk(c *codec) {
 	c.string(&m.MirrorName)
 	walkNamed(c, &m.Topics)
-	c.tags(&m.Tags)
+	c.tags(&m.Tags, own(FirstOwnTag, &m.Options))
 }
 
 func (m *RecoverMirrorTopicsResponse) walk(c *codec) {

@@ -7,7 +7,9 @@ type ResumeMirrorTopicsRequest struct {
 	MirrorName            string
 	Topics                []NamedTopic
 	StateValidationOffset int64
-	Tags                  Tags
+	// Options is JSON (tag 10000): patterns as a list of RE2 without slashes, dry_run as a boolean.
+	Options []byte
+	Tags    Tags
 }
 
 // ResumeMirrorTopicsResponse has an entry for every topic.
@@ -30,7 +32,7 @@ func (m *ResumeMirrorTopicsRequest) walk(c *codec) {
 	c.string(&m.MirrorName)
 	walkNamed(c, &m.Topics)
 	c.int64(&m.StateValidationOffset)
-	c.tags(&m.Tags)
+	c.tags(&m.Tags, own(FirstOwnTag, &m.Options))
 }
 
 func (m *ResumeMirrorTopicsResponse) walk(c *codec) {

@@ -8,7 +8,9 @@ type StopMirrorTopicsRequest struct {
 	Topics                []NamedTopic
 	StateValidationOffset int64
 	Patterns              []string // tag 0
-	Tags                  Tags
+	// Options is JSON (tag 10000): drain, force and dry_run as booleans, max_loss as a number of records.
+	Options []byte
+	Tags    Tags
 }
 
 // NamedTopic is a topic given by name alone.
@@ -37,7 +39,9 @@ func (m *StopMirrorTopicsRequest) walk(c *codec) {
 	c.string(&m.MirrorName)
 	walkNamed(c, &m.Topics)
 	c.int64(&m.StateValidationOffset)
-	c.tags(&m.Tags, field{0, len(m.Patterns) > 0, func(c *codec) { c.strings(&m.Patterns) }})
+	c.tags(&m.Tags,
+		field{0, len(m.Patterns) > 0, func(c *codec) { c.strings(&m.Patterns) }},
+		own(FirstOwnTag, &m.Options))
 }
 
 func (m *StopMirrorTopicsResponse) walk(c *codec) {

@@ -1,5 +1,7 @@
 package kip1279
 
+import "kmirror/protocol"
+
 // WriteMirrorStates (key 101, version 0): tells the owner of a mirror partition's state what to store.
 
 // WriteMirrorStatesRequest holds states of one mirror. StoppedTopics are names whose records may be removed.
@@ -31,18 +33,21 @@ type WriteMirrorStatesResponse struct {
 	Tags   Tags
 }
 
-// PartitionOutcomes are results for partitions of one topic.
+// PartitionOutcomes are results for partitions of one topic. TopicID (tag 10000, zero when not given) is for who asked by
+// topic id.
 type PartitionOutcomes struct {
 	Name       string
 	Partitions []PartitionOutcome
+	TopicID    protocol.UUID
 	Tags       Tags
 }
 
-// PartitionOutcome is the result for one partition.
+// PartitionOutcome is the result for one partition. Extra is JSON (tag 10000): hint.
 type PartitionOutcome struct {
 	PartitionIndex int32
 	ErrorCode      int16
 	ErrorMessage   *string
+	Extra          []byte
 	Tags           Tags
 }
 
@@ -81,8 +86,8 @@ func walkPartitionOutcomes(c *codec, topics *[]PartitionOutcomes) {
 			c.int32(&p.PartitionIndex)
 			c.int16(&p.ErrorCode)
 			c.nullable(&p.ErrorMessage)
-			c.tags(&p.Tags)
+			c.tags(&p.Tags, own(FirstOwnTag, &p.Extra))
 		})
-		c.tags(&t.Tags)
+		c.tags(&t.Tags, field{FirstOwnTag, t.TopicID != protocol.UUID{}, func(c *codec) { c.uuid(&t.TopicID) }})
 	})
 }
