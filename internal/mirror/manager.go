@@ -52,6 +52,9 @@ type Manager struct {
 
 	sources *sources
 
+	// writing is held while an operator's call judges what is stored of topics and changes it.
+	writing sync.Mutex
+
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
 	creating map[string]bool               // names of topics whose creation is under way: not strays
@@ -61,8 +64,9 @@ type Manager struct {
 	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
 	lastErr  map[string]string // last error logged per task, so that a repeated one is logged once
 	// writable are the topics whose partitions are all STOPPED. Replaced, never changed.
-	writable atomic.Pointer[map[protocol.UUID]bool]
-	retired  chan struct{} // closed when Retire is done
+	writable   atomic.Pointer[map[protocol.UUID]bool]
+	retired    chan struct{} // closed when Retire is done
+	retireOnce sync.Once
 }
 
 // part is what the manager holds of one partition. It belongs to the loop; Describe reads it under Manager.mu.
@@ -98,6 +102,8 @@ const (
 	restFor = 2 * time.Second
 	// tick is how often the loop looks without being told to.
 	tick = 500 * time.Millisecond
+	// askSource is how long a stop waits for a source to say where its logs end.
+	askSource = 3 * time.Second
 	// pingLimit is how long a source may take to show that it is there.
 	pingLimit = 5 * time.Second
 	// foreignLimit changes by others within foreignWithin make a partition FAILED.

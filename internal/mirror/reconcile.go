@@ -171,6 +171,12 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 func (m *Manager) lookGone(r *round, p *part) {
 	// A topic just created may be in the store before it is in the image.
 	gone := p.seen || r.now.Sub(p.loaded) > taskLimit
+	if gone && p.topic.Desired == statemachine.Stopped {
+		// Nothing is left to stop.
+		m.step(r, p, statemachine.Observe{Facts: statemachine.Facts{Desired: statemachine.Stopped, Open: true, TopicTailed: r.topic.tailed,
+			Free: true, HandedOver: true, SLE: -1, LME: -1}})
+		return
+	}
 	if state := p.machine.State; !gone || state == statemachine.Failed || state == statemachine.Stopped || m.creating[p.topic.Name] {
 		return
 	}

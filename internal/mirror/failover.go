@@ -1,0 +1,249 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"golang.org/x/sync/errgroup"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
+)
+
+// storeLimit is how many topics are stored at a time.
+const storeLimit = 64
+
+// StopTopics ends mirroring: at once, or with Drain once the destination has all that the source has. What is accepted is stored,
+// and goes on whatever becomes of this process.
+func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admin.TopicResult, error) {
+	list := req.Topics
+	if req.All {
+		list = []string{"/.*/"}
+	}
+	topics, refused, err := m.selectTopics(req.Mirror, list, func(coordinator.Topic) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	if req.Drain {
+		if err := m.cfg.PingSource(ctx, req.Mirror); err != nil {
+			e := unreachable("source", err).(*admin.Error)
+			e.Hint = "promote copies the rest first and needs the source; where it is lost, kmirror failover goes on with what there is"
+			return nil, e
+		}
+	}
+	ends := m.sourceEnds(ctx, req.Mirror, topics)
+	out := make([]admin.TopicResult, len(topics))
+	g := errgroup.Group{}
+	g.SetLimit(storeLimit)
+	for i, t := range topics {
+		out[i] = admin.TopicResult{Topic: t.Name, Partitions: t.Partitions}
+		plan := m.stopPlan(t, req, ends)
+		if req.DryRun {
+			out[i].Plan = plan
+		}
+		if refusal := m.stopGate(t, req, plan); refusal != nil {
+			out[i].Err = refusal
+			continue
+		}
+		if req.DryRun || t.Desired == statemachine.Stopped && t.Drain == req.Drain {
+			continue
+		}
+		if t.Desired == statemachine.Stopped && req.Drain {
+			continue // it stops already, and does not wait
+		}
+		t.Desired, t.Drain, t.Regrow = statemachine.Stopped, req.Drain, true
+		g.Go(func() error {
+			if err := m.cfg.Store.PutTopic(ctx, t); err != nil {
+				out[i].Err = asError(err)
+			}
+			return nil
+		})
+	}
+	g.Wait()
+	m.poke()
+	return sortResults(append(out, refused...)), nil
+}
+
+// sourceEnds asks the source where its logs end. Where it does not answer soon, what was last heard of it counts.
+func (m *Manager) sourceEnds(ctx context.Context, mirror string, topics []coordinator.Topic) map[protocol.PartitionID]int64 {
+	out := map[protocol.PartitionID]int64{}
+	m.mu.Lock()
+	for id, st := range m.cfg.Data.Statuses() {
+		if p := m.parts[id]; p != nil && p.topic.Mirror == mirror && st.SourceEnd >= 0 {
+			out[id] = st.SourceEnd
+		}
+	}
+	m.mu.Unlock()
+	def, ok := m.cfg.Store.Mirror(mirror)
+	if !ok {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, askSource)
+	defer cancel()
+	var names []string
+	ids := map[string]protocol.UUID{}
+	for _, t := range topics {
+		names, ids[t.Name] = append(names, t.Name), t.TopicID
+	}
+	cl, err := m.sources.source(mirror, def.Config)
+	if err != nil {
+		return out
+	}
+	ends, err := cl.ListEndOffsets(ctx, names...)
+	if err != nil {
+		return out
+	}
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Err == nil {
+			out[protocol.PartitionID{Topic: ids[o.Topic], Partition: o.Partition}] = o.Offset
+		}
+	})
+	return out
+}
+
+// stopPlan says what a stop would lose: what the source is known to have beyond the longest in-sync replica. With Drain nothing is.
+func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[protocol.PartitionID]int64) *admin.TopicPlan {
+	plan := &admin.TopicPlan{}
+	statuses := m.cfg.Data.Statuses()
+	img := m.cfg.Destination.Image()
+	for n := range t.Partitions {
+		id := protocol.PartitionID{Topic: t.TopicID, Partition: n}
+		pp := admin.PartitionPlan{Partition: n, Lost: -1, Lag: -1}
+		st, led := statuses[id]
+		have := int64(-1)
+		if ip := img.Partition(id); led && ip != nil {
+			for _, b := range m.real(ip.ISR) {
+				have = max(have, st.Followers[b].FetchOffset)
+			}
+		}
+		if end, ok := ends[id]; ok && have >= 0 {
+			pp.Lag = max(0, end-have)
+			pp.Lost = pp.Lag
+		}
+		if t.Desired == statemachine.Stopped && !t.Drain {
+			pp.Lost, pp.Lag = 0, 0
+		}
+		if req.Drain {
+			pp.Copied, pp.Lost = pp.Lag, 0
+		}
+		plan.Partitions = append(plan.Partitions, pp)
+	}
+	plan.Requests = []string{
+		fmt.Sprintf("AlterPartitionReassignments and ElectLeaders %s: a higher leader epoch where the source's is close", t.Name),
+		fmt.Sprintf("IncrementalAlterConfigs %s: unlock (%s)", t.Name, trueText(t)),
+		fmt.Sprintf("AlterPartitionReassignments %s: to the in-sync real replicas", t.Name),
+	}
+	return plan
+}
+
+// trueText says what the lock's configs become.
+func trueText(t coordinator.Topic) string {
+	text := ""
+	for i, k := range []string{sizeConfig, minISRConfig} {
+		v, ok := t.TrueConfigs[k]
+		if !ok {
+			v = "default"
+		}
+		text += []string{"", ", "}[i] + k + "=" + v
+	}
+	return text
+}
+
+// stopGate refuses a stop of partitions whose copy is not complete, and of one that would lose more than is allowed. KIP-1279
+// refuses all but MIRRORING and PAUSED; FAILED ones are let through, since a way out is what their operators need.
+func (m *Manager) stopGate(t coordinator.Topic, req admin.StopRequest, plan *admin.TopicPlan) *admin.Error {
+	if t.Desired == statemachine.Stopped && !t.Drain {
+		return nil
+	}
+	for n := range t.Partitions {
+		id := protocol.PartitionID{Topic: t.TopicID, Partition: n}
+		s, ok := m.cfg.Store.State(id)
+		incomplete := !ok || s.State == statemachine.Unknown || s.State == statemachine.Preparing ||
+			s.State == statemachine.Failed && s.Previous == statemachine.Preparing
+		if incomplete && !req.Force {
+			return &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Exit: admin.ExitRefused,
+				Message: fmt.Sprintf("%s-%d is not mirrored yet (%s): the destination would be left with a part of it", t.Name, n, s.State),
+				Hint:    "wait until it is MIRRORING; --force stops it as it is"}
+		}
+	}
+	if req.MaxLoss < 0 || req.Drain {
+		return nil
+	}
+	lost := int64(0)
+	for _, p := range plan.Partitions {
+		if p.Lost < 0 {
+			return &admin.Error{Code: kip1279.InvalidRequest, Exit: admin.ExitRefused,
+				Message: fmt.Sprintf("what %s-%d would lose is not known: the source has not answered since kmirror began", t.Name, p.Partition),
+				Hint:    "leave --max-loss out to fail over whatever is lost"}
+		}
+		lost += p.Lost
+	}
+	if lost > req.MaxLoss {
+		return &admin.Error{Code: kip1279.InvalidRequest, Exit: admin.ExitRefused,
+			Message: fmt.Sprintf("%s would lose %d records, --max-loss allows %d", t.Name, lost, req.MaxLoss),
+			Hint:    "wait for the lag to fall, raise --max-loss, or leave it out"}
+	}
+	return nil
+}
+
+// claim marks partitions as busy with something that is not a task of the loop, and returns those that were free and how to let
+// them go.
+func (m *Manager) claim(name string, ids []protocol.PartitionID) (free []protocol.PartitionID, release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		if m.busy[id] == "" {
+			m.busy[id] = name
+			free = append(free, id)
+		}
+	}
+	return free, sync.OnceFunc(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, id := range free {
+			delete(m.busy, id)
+		}
+	})
+}
+
+// BumpLeaderEpochs raises leader epochs of mirror partitions to max(minimum + 1, current), as KIP-1279's RPC does.
+func (m *Manager) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.PartitionID]int32) (map[protocol.PartitionID]error, error) {
+	if err := m.loaded(); err != nil {
+		return nil, err
+	}
+	img, out, target := m.cfg.Destination.Image(), map[protocol.PartitionID]error{}, map[protocol.PartitionID]int32{}
+	var ids []protocol.PartitionID
+	for id, least := range minimum {
+		ip := img.Partition(id)
+		switch {
+		case ip == nil:
+			out[id] = &admin.Error{Code: 3, Message: fmt.Sprintf("the destination has no partition %d of topic id %s", id.Partition, id.Topic),
+				Hint: "ask with the destination's topic id", Exit: admin.ExitUsage}
+		case !m.cfg.Destination.Owns(ip.Leader):
+			out[id] = &admin.Error{Code: 6, Message: fmt.Sprintf("%s-%d is led by broker %d, not by kmirror", img.Topics[id.Topic].Name, id.Partition, ip.Leader),
+				Hint: "only leader epochs of mirror partitions can be raised", Exit: admin.ExitRefused}
+		case ip.LeaderEpoch <= least:
+			ids, target[id] = append(ids, id), least+1
+		}
+	}
+	claimed, release := m.claim(bumpTask, ids)
+	defer release()
+	err := m.bumpEpochs(ctx, claimed, target)
+	img = m.cfg.Destination.Image()
+	for _, id := range ids {
+		ip := img.Partition(id)
+		switch {
+		case ip != nil && ip.LeaderEpoch >= target[id]:
+		case err != nil:
+			out[id] = asError(err)
+		default:
+			out[id] = &admin.Error{Code: 60, Message: "another change of this partition is under way", Hint: "try again", Exit: admin.ExitIncomplete}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,100 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// lastWord is how long the process goes on after a retirement is answered, so that the answer arrives.
+const lastWord = 500 * time.Millisecond
+
+// Retired is closed when the process has handed everything back and is to leave the destination for good.
+func (m *Manager) Retired() <-chan struct{} { return m.retired }
+
+// Retire hands everything back and waits until no replica list names an id of this process. Without Failover active mirrors are a
+// reason to refuse: their topics would be writable in the middle of mirroring.
+func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.RetireResult, error) {
+	var res admin.RetireResult
+	if err := m.loaded(); err != nil {
+		return res, err
+	}
+	asked, own := slices.Sorted(slices.Values(req.NodeIDs)), slices.Sorted(slices.Values(m.cfg.NodeIDs))
+	if !slices.Equal(asked, own) {
+		return res, &admin.Error{Code: 42, Message: fmt.Sprintf("this process has the node ids %v, not %v", own, asked),
+			Hint: "name all node ids of the process, and ask the process that has them", Exit: admin.ExitUsage}
+	}
+	active := map[string][]string{}
+	for _, t := range m.cfg.Store.Topics() {
+		if t.Desired != statemachine.Stopped || !m.isStopped(t) {
+			active[t.Mirror] = append(active[t.Mirror], t.Name)
+			res.Stopped = append(res.Stopped, t.Name)
+		}
+	}
+	res.Remains = []string{coordinator.DefaultTopic}
+	res.Partitions = len(m.named(m.cfg.Destination.Image()))
+	if len(active) > 0 && !req.Failover {
+		return res, &admin.Error{Code: 143, Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
+			Hint: "promote or stop them first, or let --failover do it", Exit: admin.ExitRefused}
+	}
+	if req.DryRun {
+		return res, nil
+	}
+	for mirror := range active {
+		stopped, err := m.StopTopics(ctx, admin.StopRequest{Mirror: mirror, All: true, MaxLoss: -1, Force: true})
+		if err != nil {
+			return res, err
+		}
+		for _, r := range stopped {
+			if r.Err != nil {
+				return res, r.Err
+			}
+		}
+	}
+	if err := m.awaitNobodyNamesUs(ctx); err != nil {
+		return res, err
+	}
+	m.retireOnce.Do(func() { time.AfterFunc(lastWord, func() { close(m.retired) }) })
+	return res, nil
+}
+
+// isStopped reports whether all partitions of a topic are STOPPED, by what is stored.
+func (m *Manager) isStopped(t coordinator.Topic) bool {
+	gone := m.writable.Load()
+	return gone != nil && (*gone)[t.TopicID]
+}
+
+// named returns the partitions, by topic and number, whose replica lists name an id of this process.
+func (m *Manager) named(img *kraft.Image) []string {
+	var out []string
+	for _, t := range img.Topics {
+		for n, p := range t.Partitions {
+			if len(m.own(p.Replicas)) > 0 {
+				out = append(out, fmt.Sprintf("%s-%d", t.Name, n))
+			}
+		}
+	}
+	return out
+}
+
+func (m *Manager) awaitNobodyNamesUs(ctx context.Context) error {
+	for {
+		changed := m.cfg.Destination.Changed()
+		left := m.named(m.cfg.Destination.Image())
+		if len(left) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return &admin.Error{Code: 7, Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
+				Hint: "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
+		case <-changed:
+		}
+	}
+}
