@@ -139,7 +139,7 @@ func (p *process) operatorSide(legs legs) (err error) {
 	p.manager, err = mirror.New(mirror.Config{
 		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
 		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
-		OnForeign: p.metrics.ForeignReassignment,
+		OnForeign: p.metrics.ForeignReassignment, Fault: faultFromEnv(),
 	})
 	return err
 }

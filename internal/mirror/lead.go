@@ -130,6 +130,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 		failed := m.cfg.Destination.Reassign(ctx, lists)
 		errs = append(errs, joinErrors("reassign", failed))
 		dropFailed(elect, failed)
+		m.fault("listed")
 	}
 	for _, id := range elect {
 		if ip := img.Partition(id); ip.Leader >= 0 && !slices.Contains(ip.ISR, m.leadingList(ip)[0]) {
@@ -163,6 +164,7 @@ func (m *Manager) joinAndElect(ctx context.Context, join map[int32][]protocol.Pa
 			}
 		}
 		if len(ready) > 0 {
+			m.fault("joined")
 			failed := m.cfg.Destination.ElectPreferred(ctx, ready)
 			errs = append(errs, joinErrors("elect", failed))
 			dropFailed(elect, failed)
@@ -269,6 +271,7 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 		failed := m.cfg.Destination.Reassign(ctx, lists)
 		errs = append(errs, joinErrors("reorder", failed))
 		dropFailed(elect, failed)
+		m.fault("reordered")
 		if len(elect) > 0 {
 			failed = m.cfg.Destination.ElectPreferred(ctx, slices.Collect(maps.Keys(elect)))
 			errs = append(errs, joinErrors("elect", failed))

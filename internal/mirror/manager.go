@@ -39,6 +39,8 @@ type Config struct {
 	HoldsLog func(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error)
 	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
 	OnForeign func()
+	// Fault is told of each of FaultPoints as it is reached, for tests that end the process there. nil in production.
+	Fault func(point string)
 	// Verify answers the private verb of that name, nil where there is none.
 	Verify func(ctx context.Context, payload []byte) ([]byte, error)
 }
@@ -204,6 +206,9 @@ func (m *Manager) task(ctx context.Context, name string, ids []protocol.Partitio
 		ctx, cancel := context.WithTimeout(ctx, taskLimit)
 		defer cancel()
 		err := f(ctx, free)
+		if point := faultOfTask(name); point != "" && err == nil {
+			m.fault(point)
+		}
 		m.mu.Lock()
 		for _, id := range free {
 			delete(m.busy, id)

@@ -163,7 +163,9 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	if restart == nil && fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
 	}
-	m.step(r, p, statemachine.Observe{Facts: m.facts(r, p, ip, st, led)})
+	f := m.facts(r, p, ip, st, led)
+	m.faultsSeen(f)
+	m.step(r, p, statemachine.Observe{Facts: f})
 	m.tend(r, p, ip)
 }
 
@@ -361,6 +363,7 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 		return false
 	}
 	m.mu.Lock()
+	m.faultsStored(r.store)
 	for _, p := range r.store {
 		p.dirty = false
 	}
