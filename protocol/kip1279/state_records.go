@@ -18,6 +18,8 @@ const (
 	RecordPartitionState   int16 = 2
 	RecordMirror           int16 = 64
 	RecordMirrorTopic      int16 = 65
+	// RecordOwner says who owns the partition of __mirror_state that it is in; its key holds nothing (an empty mirror name).
+	RecordOwner int16 = 66
 )
 
 // ErrUnknownRecord: the record type or its version is not known here. Such records are skipped, not removed: a newer
@@ -49,7 +51,7 @@ type PartitionStateValue struct {
 	Tags          Tags
 }
 
-// JSONValue is the value of types 64 and 65, version 0.
+// JSONValue is the value of types 64 to 66, version 0.
 type JSONValue struct {
 	JSON []byte
 	Tags Tags
@@ -103,7 +105,7 @@ func DecodeStateKey(src []byte) (StateKey, error) {
 		k.Mirror, k.TopicID, k.Partition = r.String(), r.Uuid(), r.Int32()
 	case RecordMirrorTopic:
 		k.Mirror, k.TopicID = r.String(), r.Uuid()
-	case RecordMirror:
+	case RecordMirror, RecordOwner:
 		k.Mirror = r.String()
 	default:
 		return k, fmt.Errorf("%w: type %d", ErrUnknownRecord, k.Type)
@@ -136,7 +138,7 @@ func DecodeStateValue(recordType int16, src []byte) (StateValue, error) {
 		v = &LastMirrorEpochsValue{}
 	case RecordPartitionState:
 		v = &PartitionStateValue{}
-	case RecordMirror, RecordMirrorTopic:
+	case RecordMirror, RecordMirrorTopic, RecordOwner:
 		v = &JSONValue{}
 	default:
 		return nil, fmt.Errorf("%w: type %d", ErrUnknownRecord, recordType)

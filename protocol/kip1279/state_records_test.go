@@ -42,6 +42,10 @@ func TestStateRecordsGolden(t *testing.T) {
 			&JSONValue{JSON: []byte("{}"), Tags: Tags{{3, []byte{9}}}},
 			"0041 0001 6d " + id, "0000 03 7b7d 01 03 01 09",
 		},
+		{
+			"owner", StateKey{Type: 66}, &JSONValue{JSON: []byte("{}")},
+			"0042 0000", "0000 03 7b7d 00",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := AppendStateKey(nil, c.key); !bytes.Equal(got, unhex(t, c.keyX)) {
