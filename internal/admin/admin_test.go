@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
+	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 )
 
@@ -34,6 +35,11 @@ type fake struct {
 	mirrors []MirrorInfo
 	parts   []PartitionInfo
 	err     error
+	// life are the requests of the later life of topics, in the order in which they came.
+	life   []any
+	retire RetireResult
+	epochs map[protocol.PartitionID]int32
+	unfit  map[protocol.PartitionID]error
 	// hold, when set, is waited for in Call; entered is told.
 	hold, entered chan struct{}
 	cancelled     chan struct{}
@@ -290,39 +296,12 @@ func TestClientThatKnowsOnlyTheKIP(t *testing.T) {
 		t.Errorf("got %+v from %+v", start, f.started)
 	}
 
-	stop := &kip1279.StopMirrorTopicsResponse{}
-	if err := c.call(t.Context(), &kip1279.StopMirrorTopicsRequest{MirrorName: "m"}, stop); err != nil {
+	states := &kip1279.ReadMirrorStatesResponse{}
+	if err := c.call(t.Context(), &kip1279.ReadMirrorStatesRequest{MirrorName: "m"}, states); err != nil {
 		t.Fatal(err)
 	}
-	if stop.ErrorCode != kip1279.UnsupportedVersion {
-		t.Errorf("a verb that is not served: %+v", stop)
-	}
-}
-
-func TestLookupOfLastMirroredEpochs(t *testing.T) {
-	f := &fake{parts: []PartitionInfo{fullPartition()}, mirrors: []MirrorInfo{{Mirror: "m", SourceClusterID: "cid"}, {Mirror: "o"}}}
-	address, _, _ := serve(t, f)
-	c := dial(t, address)
-	id := [16]byte{15: 2}
-	for cluster, want := range map[string]int32{"cid": 2, "other": -1} {
-		req := &kip1279.DescribeClusterMirrorsRequest{ClusterID: &cluster,
-			Lookups: []kip1279.EpochLookup{{TopicID: id, Partitions: []int32{3, 4}}, {TopicID: [16]byte{9}, Partitions: []int32{3}}}}
-		resp := &kip1279.DescribeClusterMirrorsResponse{}
-		if err := c.call(t.Context(), req, resp); err != nil {
-			t.Fatal(err)
-		}
-		var got []int32
-		for _, l := range resp.LookupResults {
-			for _, p := range l.Partitions {
-				got = append(got, p.LastMirrorEpoch)
-			}
-		}
-		if !reflect.DeepEqual(got, []int32{want, -1, -1}) || len(resp.Mirrors) != 0 {
-			t.Errorf("cluster %s: %v", cluster, got)
-		}
-	}
-	if len(f.asked) != 1 || !reflect.DeepEqual(f.asked[0].Mirrors, []string{"m"}) {
-		t.Errorf("asked %+v", f.asked)
+	if states.ErrorCode != kip1279.UnsupportedVersion {
+		t.Errorf("a verb that is not served: %+v", states)
 	}
 }
 
@@ -342,7 +321,7 @@ func TestKafkaClientsCanNegotiate(t *testing.T) {
 	for _, k := range resp.(*kmsg.ApiVersionsResponse).ApiKeys {
 		keys[k.ApiKey] = true
 	}
-	for _, want := range []int16{18, 94, 95, 98, 99, 30001} {
+	for _, want := range []int16{18, 94, 95, 96, 98, 99, 102, 103, 104, 105, 107, 30001} {
 		if !keys[want] {
 			t.Errorf("key %d is not announced", want)
 		}
@@ -422,6 +401,14 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(body(&kip1279.StartMirrorTopicsRequest{MirrorName: "m", Options: []byte(`{"exclude":["a"]}`)}))
 	f.Add(body(&kip1279.DescribeClusterMirrorsRequest{Options: []byte(`{"topics":["/a/"]}`)}))
 	f.Add(body(&kip1279.KmirrorCallRequest{Verb: "v", Payload: []byte("{}")}))
+	f.Add(body(&kip1279.KmirrorCallRequest{Verb: VerbRetire, Payload: []byte(`{"node_ids":[9001]}`)}))
+	f.Add(body(&kip1279.StopMirrorTopicsRequest{MirrorName: "m", Patterns: []string{".*"}, Options: []byte(`{"max_loss":0}`)}))
+	f.Add(body(&kip1279.PauseMirrorTopicsRequest{MirrorName: "m", Options: []byte(`{"patterns":["a|b"]}`)}))
+	f.Add(body(&kip1279.ResumeMirrorTopicsRequest{MirrorName: "m", Topics: named([]string{"t"})}))
+	f.Add(body(&kip1279.RecoverMirrorTopicsRequest{MirrorName: "m", Topics: named([]string{"t"}), Options: []byte("{")}))
+	f.Add(body(&kip1279.DeleteClusterMirrorRequest{MirrorName: "m", Options: []byte(`{"dry_run":true}`)}))
+	f.Add(body(&kip1279.BumpLeaderEpochsRequest{Topics: []kip1279.BumpTopic{{Partitions: []kip1279.BumpPartition{{}, {}}}}}))
+	f.Add(body(&kip1279.DescribeClusterMirrorsRequest{ClusterID: new("c"), Lookups: []kip1279.EpochLookup{{Partitions: []int32{1}}}}))
 	f.Add([]byte("\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x00"))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		out, err := s.answer(context.Background(), frame, "peer")

@@ -37,6 +37,7 @@ type Client struct {
 	mu          sync.Mutex
 	conn        net.Conn
 	address     string
+	first       int // index of the address that is tried first: the last good one, or the one after it once it failed
 	correlation int32
 }
 
@@ -62,6 +63,13 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.disconnect()
+}
+
+// Address returns the address that answered last, empty before the first call.
+func (c *Client) Address() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.address
 }
 
 func (c *Client) disconnect() {
@@ -99,16 +107,16 @@ func (c *Client) StartTopics(ctx context.Context, start StartRequest) ([]TopicRe
 	if err := c.call(ctx, req, resp); err != nil {
 		return nil, err
 	}
-	var out []TopicResult
-	for _, t := range resp.Topics {
-		var x topicExtra
-		if err := readExtra(t.Extra, &x); err != nil {
-			return nil, err
-		}
-		out = append(out, TopicResult{Topic: t.Name, Partitions: x.Partitions, Plan: x.Plan,
-			Err: outcomeError(t.ErrorCode, t.ErrorMessage, x.errorExtra)})
+	return topicAnswer(resp.Topics, &resp.Status, resp.Extra)
+}
+
+// topicAnswer reads an answer that has an entry for each topic.
+func topicAnswer(topics []kip1279.TopicOutcome, s *kip1279.Status, extra []byte) ([]TopicResult, error) {
+	out, err := outcomesFrom(topics)
+	if err != nil {
+		return nil, err
 	}
-	return out, statusError(&resp.Status, resp.Extra)
+	return out, statusError(s, extra)
 }
 
 // splitPatterns separates literal names from patterns, which lose their slashes.
@@ -172,7 +180,7 @@ func (c *Client) Call(ctx context.Context, verb string, payload json.RawMessage)
 }
 
 // call sends a request and reads the answer, on the connection there is or on a new one to the first address that answers.
-// A request whose connection broke is sent once more: every verb may be repeated.
+// A request whose connection broke is sent once more, to another process where there is one: every verb may be repeated.
 func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Response) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,6 +202,7 @@ func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Res
 			return nil
 		}
 		c.disconnect()
+		c.first = (c.first + 1) % len(c.cfg.Addresses) // it may hang: the next call asks another
 		if ctx.Err() != nil {
 			break
 		}
@@ -210,9 +219,12 @@ func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Res
 func (c *Client) connect(ctx context.Context) error {
 	var errs []string
 	hint := "is kmirror serve running there, and is it the address of admin in kmirror.yaml?"
-	for _, address := range c.cfg.Addresses {
-		err := c.dial(ctx, address)
+	n := len(c.cfg.Addresses)
+	for i := range n {
+		at := (c.first + i) % n
+		err := c.dial(ctx, c.cfg.Addresses[at])
 		if err == nil {
+			c.first = at
 			return nil
 		}
 		c.disconnect()

@@ -28,6 +28,14 @@ func FuzzResponse(f *testing.F) {
 	add(kip1279.KeyStartMirrorTopics, &kip1279.StartMirrorTopicsResponse{Status: failed, Extra: []byte("{")})
 	add(kip1279.KeyListClusterMirrors, &kip1279.ListClusterMirrorsResponse{})
 	add(kip1279.KeyKmirrorCall, &kip1279.KmirrorCallResponse{Payload: []byte("{}")})
+	outcome := kip1279.TopicOutcome{Name: "t", Extra: mustJSON(topicExtra{Plan: &TopicPlan{Partitions: []PartitionPlan{{Lag: 1}}}})}
+	add(kip1279.KeyStopMirrorTopics, &kip1279.StopMirrorTopicsResponse{Topics: []kip1279.TopicOutcome{outcome}})
+	add(kip1279.KeyPauseMirrorTopics, &kip1279.PauseMirrorTopicsResponse{Status: failed})
+	add(kip1279.KeyResumeMirrorTopics, &kip1279.ResumeMirrorTopicsResponse{Topics: []kip1279.TopicOutcome{{Name: "t", ErrorCode: 141}}})
+	add(kip1279.KeyRecoverMirrorTopics, &kip1279.RecoverMirrorTopicsResponse{Topics: []kip1279.TopicOutcome{outcome}})
+	add(kip1279.KeyDeleteClusterMirror, &kip1279.DeleteClusterMirrorResponse{Status: failed})
+	add(kip1279.KeyBumpLeaderEpochs, &kip1279.BumpLeaderEpochsResponse{Topics: []kip1279.PartitionOutcomes{
+		{Name: "t", TopicID: [16]byte{1}, Partitions: []kip1279.PartitionOutcome{{ErrorCode: 3, Extra: []byte("{}")}}}}})
 	p := PartitionInfo{Partition: 1, StateSince: &since, Lag: &lag, LagBytes: &lag, Hint: &hint, ISRReal: []int32{1, 2}}
 	described := &kip1279.DescribeClusterMirrorsResponse{}
 	described.Mirrors = make([]kip1279.DescribedMirror, 1)
@@ -47,11 +55,14 @@ func FuzzResponse(f *testing.F) {
 		}
 		for _, resp := range []kip1279.Response{
 			&kip1279.CreateClusterMirrorResponse{}, &kip1279.StartMirrorTopicsResponse{}, &kip1279.ListClusterMirrorsResponse{},
-			&kip1279.DescribeClusterMirrorsResponse{}, &kip1279.KmirrorCallResponse{},
+			&kip1279.DescribeClusterMirrorsResponse{}, &kip1279.KmirrorCallResponse{}, &kip1279.StopMirrorTopicsResponse{},
+			&kip1279.PauseMirrorTopicsResponse{}, &kip1279.ResumeMirrorTopicsResponse{}, &kip1279.RecoverMirrorTopicsResponse{},
+			&kip1279.DeleteClusterMirrorResponse{}, &kip1279.BumpLeaderEpochsResponse{},
 		} {
 			if resp.Key() == key && kip1279.Decode(body, resp) == nil {
 				_ = statusError(resp.Head(), body)
 				checkPartitions(t, resp)
+				checkOutcomes(t, resp)
 			}
 		}
 	})
@@ -80,5 +91,31 @@ func checkPartitions(t *testing.T, resp kip1279.Response) {
 				}
 			}
 		}
+	}
+}
+
+// checkOutcomes: what the client makes of topics' results says the same when it is encoded and read again.
+func checkOutcomes(t *testing.T, resp kip1279.Response) {
+	var topics []kip1279.TopicOutcome
+	switch r := resp.(type) {
+	case *kip1279.StartMirrorTopicsResponse:
+		topics = r.Topics
+	case *kip1279.StopMirrorTopicsResponse:
+		topics = r.Topics
+	case *kip1279.PauseMirrorTopicsResponse:
+		topics = r.Topics
+	case *kip1279.ResumeMirrorTopicsResponse:
+		topics = r.Topics
+	case *kip1279.RecoverMirrorTopicsResponse:
+		topics = r.Topics
+	}
+	results, err := outcomesFrom(topics)
+	if err != nil {
+		return
+	}
+	encoded, _ := outcomesTo(results)
+	again, err := outcomesFrom(encoded)
+	if one, two := mustJSON(results), mustJSON(again); err != nil || !json.Valid(one) || string(one) != string(two) {
+		t.Fatalf("%s\nread again: %s, %v", one, two, err)
 	}
 }

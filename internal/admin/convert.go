@@ -31,6 +31,25 @@ type startOptions struct {
 	Exclude   []string `json:"exclude,omitempty"`
 }
 
+// stopOptions is kmirror's tagged field of StopMirrorTopics. Without MaxLoss there is no bound.
+type stopOptions struct {
+	Drain   bool   `json:"drain,omitempty"`
+	Force   bool   `json:"force,omitempty"`
+	DryRun  bool   `json:"dry_run,omitempty"`
+	MaxLoss *int64 `json:"max_loss,omitempty"`
+}
+
+// topicsOptions is kmirror's tagged field of Pause-, Resume- and RecoverMirrorTopics, which have no field for patterns.
+type topicsOptions struct {
+	Patterns []string `json:"patterns,omitempty"`
+	DryRun   bool     `json:"dry_run,omitempty"`
+}
+
+// deleteOptions is kmirror's tagged field of DeleteClusterMirror.
+type deleteOptions struct {
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
 // describeOptions is kmirror's tagged field of DescribeClusterMirrors.
 type describeOptions struct {
 	Topics []string `json:"topics,omitempty"`
@@ -103,6 +122,37 @@ func outcomeError(code int16, message *string, x errorExtra) *Error {
 	return e
 }
 
+// outcomesTo encodes the results for topics and counts those that were refused.
+func outcomesTo(results []TopicResult) (out []kip1279.TopicOutcome, refused int) {
+	for _, r := range results {
+		o := kip1279.TopicOutcome{Name: r.Topic}
+		x := topicExtra{Partitions: r.Partitions, Plan: r.Plan}
+		if r.Err != nil {
+			e := asError(r.Err)
+			o.ErrorCode, o.ErrorMessage = e.Code, &e.Message
+			x.errorExtra = errorExtra{Hint: e.Hint, Exit: e.Exit}
+			refused++
+		}
+		o.Extra = mustJSON(x)
+		out = append(out, o)
+	}
+	return out, refused
+}
+
+// outcomesFrom decodes the results for topics.
+func outcomesFrom(outcomes []kip1279.TopicOutcome) ([]TopicResult, error) {
+	var out []TopicResult
+	for _, t := range outcomes {
+		var x topicExtra
+		if err := readExtra(t.Extra, &x); err != nil {
+			return nil, err
+		}
+		out = append(out, TopicResult{Topic: t.Name, Partitions: x.Partitions, Plan: x.Plan,
+			Err: outcomeError(t.ErrorCode, t.ErrorMessage, x.errorExtra)})
+	}
+	return out, nil
+}
+
 // mustJSON encodes types of this file, which have nothing that can't be encoded except numbers that are not finite; those
 // are kept out by partitionTo.
 func mustJSON(v any) []byte {
@@ -111,6 +161,14 @@ func mustJSON(v any) []byte {
 		return nil
 	}
 	return b
+}
+
+// readOptions reads kmirror's tagged field of a request.
+func readOptions(b []byte, v any) error {
+	if err := readExtra(b, v); err != nil {
+		return usage(err.Error(), "use a kmirror command of this version")
+	}
+	return nil
 }
 
 func readExtra(b []byte, v any) error {

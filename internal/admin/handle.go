@@ -49,21 +49,37 @@ type unanswerable struct {
 func (e *unanswerable) Error() string { return e.err.Error() }
 func (e *unanswerable) Unwrap() error { return e.err }
 
+// dispatch is the one place where a request is given to whoever answers it.
 func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279.Response, peer string) {
 	switch req := req.(type) {
 	case *kip1279.CreateClusterMirrorRequest:
 		s.create(ctx, req, resp.(*kip1279.CreateClusterMirrorResponse), peer)
+	case *kip1279.DeleteClusterMirrorRequest:
+		s.delete(ctx, req, resp.(*kip1279.DeleteClusterMirrorResponse), peer)
 	case *kip1279.StartMirrorTopicsRequest:
 		s.start(ctx, req, resp.(*kip1279.StartMirrorTopicsResponse), peer)
+	case *kip1279.StopMirrorTopicsRequest:
+		s.stop(ctx, req, resp.(*kip1279.StopMirrorTopicsResponse), peer)
+	case *kip1279.PauseMirrorTopicsRequest:
+		r := resp.(*kip1279.PauseMirrorTopicsResponse)
+		call := topicsCall{"pause", s.cfg.Service.PauseTopics, req.MirrorName, req.Topics, req.Options}
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+	case *kip1279.ResumeMirrorTopicsRequest:
+		r := resp.(*kip1279.ResumeMirrorTopicsResponse)
+		call := topicsCall{"resume", s.cfg.Service.ResumeTopics, req.MirrorName, req.Topics, req.Options}
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+	case *kip1279.RecoverMirrorTopicsRequest:
+		r := resp.(*kip1279.RecoverMirrorTopicsResponse)
+		call := topicsCall{"recover", s.cfg.Service.RecoverTopics, req.MirrorName, req.Topics, req.Options}
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+	case *kip1279.BumpLeaderEpochsRequest:
+		s.bump(ctx, req, resp.(*kip1279.BumpLeaderEpochsResponse), peer)
 	case *kip1279.ListClusterMirrorsRequest:
 		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse))
 	case *kip1279.DescribeClusterMirrorsRequest:
 		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
 	case *kip1279.KmirrorCallRequest:
-		r := resp.(*kip1279.KmirrorCallResponse)
-		out, err := s.cfg.Service.Call(ctx, req.Verb, req.Payload)
-		r.Payload = out
-		setStatus(&r.Status, &r.Extra, err)
+		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), peer)
 	default:
 		head := resp.Head()
 		head.ErrorCode = kip1279.UnsupportedVersion
@@ -116,19 +132,8 @@ func (s *Server) start(
 		results, err = s.cfg.Service.StartTopics(ctx, start)
 	}
 	setStatus(&resp.Status, &resp.Extra, err)
-	refused := 0
-	for _, r := range results {
-		o := kip1279.TopicOutcome{Name: r.Topic}
-		x := topicExtra{Partitions: r.Partitions, Plan: r.Plan}
-		if r.Err != nil {
-			e := asError(r.Err)
-			o.ErrorCode, o.ErrorMessage = e.Code, &e.Message
-			x.errorExtra = errorExtra{Hint: e.Hint, Exit: e.Exit}
-			refused++
-		}
-		o.Extra = mustJSON(x)
-		resp.Topics = append(resp.Topics, o)
-	}
+	var refused int
+	resp.Topics, refused = outcomesTo(results)
 	s.audit("start", peer, err, "mirror", req.MirrorName, "topics", start.Topics, "exclude", start.Exclude,
 		"overwrite", start.Overwrite, "dry_run", start.DryRun, "accepted", len(results)-refused, "refused", refused)
 }
@@ -137,30 +142,38 @@ func (s *Server) start(
 func startRequest(req *kip1279.StartMirrorTopicsRequest) (StartRequest, error) {
 	out := StartRequest{Mirror: req.MirrorName}
 	var opts startOptions
-	if err := readExtra(req.Options, &opts); err != nil {
-		return out, &Error{Code: kip1279.InvalidRequest, Message: err.Error(), Hint: "use a kmirror command of this version",
-			Exit: ExitUsage}
+	if err := readOptions(req.Options, &opts); err != nil {
+		return out, err
 	}
 	out.Overwrite, out.DryRun, out.Exclude = opts.Overwrite, opts.DryRun, opts.Exclude
 	for _, t := range req.Topics {
 		out.Topics = append(out.Topics, t.TopicName)
 	}
-	for _, p := range req.IncludePatterns {
-		out.Topics = append(out.Topics, "/"+p+"/")
+	out.Topics = append(out.Topics, slashed(req.IncludePatterns)...)
+	out.Exclude = append(out.Exclude, slashed(req.ExcludePatterns)...)
+	if err := someTopics(out.Topics); err != nil {
+		return out, err
 	}
-	for _, p := range req.ExcludePatterns {
-		out.Exclude = append(out.Exclude, "/"+p+"/")
+	_, err := NewMatcher(out.Exclude)
+	return out, err
+}
+
+// slashed turns the KIP's patterns into those of a LIST.
+func slashed(patterns []string) []string {
+	out := make([]string, 0, len(patterns))
+	for _, p := range patterns {
+		out = append(out, "/"+p+"/")
 	}
-	if len(out.Topics) == 0 {
-		return out, &Error{Code: kip1279.InvalidRequest, Message: "no topic and no pattern given",
-			Hint: "name topics or patterns", Exit: ExitUsage}
+	return out
+}
+
+// someTopics refuses a list without entries or with one that is neither a name nor a pattern.
+func someTopics(list []string) error {
+	if len(list) == 0 {
+		return usage("no topic and no pattern given", "name topics or patterns")
 	}
-	for _, list := range [][]string{out.Topics, out.Exclude} {
-		if _, err := NewMatcher(list); err != nil {
-			return out, err
-		}
-	}
-	return out, nil
+	_, err := NewMatcher(list)
+	return err
 }
 
 func (s *Server) list(ctx context.Context, req *kip1279.ListClusterMirrorsRequest, resp *kip1279.ListClusterMirrorsResponse) {
@@ -178,7 +191,7 @@ func (s *Server) describe(
 	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse,
 ) {
 	var opts describeOptions
-	err := readExtra(req.Options, &opts)
+	err := readOptions(req.Options, &opts)
 	if err == nil {
 		_, err = NewMatcher(opts.Topics)
 	}
@@ -207,51 +220,6 @@ func topicOf(resp *kip1279.DescribeClusterMirrorsResponse, p PartitionInfo) *kip
 		m.Topics = append(m.Topics, kip1279.DescribedTopic{TopicName: p.Topic})
 	}
 	return &m.Topics[len(m.Topics)-1]
-}
-
-// lookup answers the last mirrored epochs of topics that we mirror from the asker's cluster, by the asker's topic ids; -1
-// for all that is not known.
-func (s *Server) lookup(
-	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse,
-) error {
-	mirrors, err := s.cfg.Service.ListMirrors(ctx, false)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, m := range mirrors {
-		if m.SourceClusterID == *req.ClusterID {
-			names = append(names, m.Mirror)
-		}
-	}
-	type partition struct {
-		topic string
-		index int32
-	}
-	epochs := map[partition]int32{}
-	if len(names) > 0 {
-		infos, err := s.cfg.Service.Describe(ctx, DescribeRequest{Mirrors: names})
-		if err != nil {
-			return err
-		}
-		for _, p := range infos {
-			if p.SourceTopicID != nil && p.LastMirroredEpoch != nil {
-				epochs[partition{*p.SourceTopicID, p.Partition}] = *p.LastMirroredEpoch
-			}
-		}
-	}
-	for _, l := range req.Lookups {
-		r := kip1279.EpochLookupResult{TopicID: l.TopicID}
-		for _, i := range l.Partitions {
-			epoch, ok := epochs[partition{l.TopicID.String(), i}]
-			if !ok {
-				epoch = -1
-			}
-			r.Partitions = append(r.Partitions, kip1279.LastMirrorEpochResult{PartitionIndex: i, LastMirrorEpoch: epoch})
-		}
-		resp.LookupResults = append(resp.LookupResults, r)
-	}
-	return nil
 }
 
 // audit writes the line that every operator action leaves.

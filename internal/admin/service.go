@@ -37,7 +37,7 @@ type Service interface {
 	ListMirrors(ctx context.Context, withTopics bool) ([]MirrorInfo, error)
 	// Describe returns partitions sorted by mirror, topic, partition.
 	Describe(ctx context.Context, req DescribeRequest) ([]PartitionInfo, error)
-	// Call runs a verb that KIP-1279 has no RPC for (verify steps).
+	// Call runs a verb that KIP-1279 has no RPC for (verify steps); VerbRetire does not come this way.
 	Call(ctx context.Context, verb string, payload json.RawMessage) (json.RawMessage, error)
 }
 
@@ -80,9 +80,9 @@ type DeleteRequest struct {
 // RetireRequest asks the process to leave the destination for good. NodeIDs must be all of its own. With Failover mirrors that
 // are active are stopped first, without it they are a reason to refuse.
 type RetireRequest struct {
-	NodeIDs  []int32
-	Failover bool
-	DryRun   bool
+	NodeIDs  []int32 `json:"node_ids"`
+	Failover bool    `json:"failover,omitempty"`
+	DryRun   bool    `json:"dry_run,omitempty"`
 }
 
 // RetireResult says what was, or with DryRun would be, done.
@@ -92,6 +92,8 @@ type RetireResult struct {
 	Stopped    []string `json:"stopped"`
 	// Remains is what stays behind at the destination.
 	Remains []string `json:"remains"`
+	// Process is the advertised admin address of the process that leaves; it is closed once the ids are unregistered.
+	Process string `json:"process"`
 }
 
 // TopicResult is the outcome, or with DryRun the plan, for one topic. Err is nil when it went well.
@@ -167,6 +169,9 @@ type PartitionInfo struct {
 	Error   *string `json:"error"`
 	Hint    *string `json:"hint"`
 }
+
+// VerbRetire is the private verb of Retire: RetireRequest and RetireResult are its payloads.
+const VerbRetire = "retire"
 
 // Verb and payloads of verify. The client asks partition by partition with the cursor of the last answer until Done.
 const VerbVerify = "verify"
