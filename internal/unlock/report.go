@@ -1,0 +1,90 @@
+package unlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// results looks once more and says what became of each topic.
+func (u *Unlocker) results(ctx context.Context) ([]Result, error) {
+	if slices.ContainsFunc(u.work, func(k *task) bool { return k.plan.ProducerIDs < 0 }) {
+		for _, k := range u.work {
+			k.plan.OpenTransactions = k.plan.OpenTransactions[:0]
+		}
+		u.producers(ctx) // some partition had no leader before
+	}
+	seen, err := u.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Result
+	for _, k := range u.work {
+		r := Result{TopicPlan: k.plan, Waiting: k.waiting}
+		switch t := seen[k.plan.Topic]; {
+		case k.err != nil:
+			r.Error = k.err.Error()
+		case t == nil:
+			r.Waiting = nil
+		default:
+			r.Unlocked = u.unlocked(k, t)
+			if !r.Unlocked && len(r.Waiting) == 0 {
+				r.Waiting = append(r.Waiting, fmt.Sprintf("somebody changes the topic: %s=%q, %s=%q, replicas %s; is a kmirror running?",
+					sizeConfig, t.size, minISRConfig, t.minISR, describe(t)))
+			}
+		}
+		r.GivenUp = u.givenUp(k)
+		if r.Waiting == nil {
+			r.Waiting = []string{}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// unlocked reports whether nothing of the lock is left.
+func (u *Unlocker) unlocked(k *task, t *topic) bool {
+	return t.size != "0" && (!k.minISR || t.minISR == k.trueMinISR) && !slices.ContainsFunc(t.parts, func(p partition) bool {
+		return p.leader < 0 || u.cluster.hasGuest(p.replicas)
+	})
+}
+
+func describe(t *topic) string {
+	var b strings.Builder
+	for _, p := range t.parts {
+		fmt.Fprint(&b, p.replicas)
+	}
+	return b.String()
+}
+
+// givenUp says what an orderly failover would have kept or cleaned up. A topic that carried no lock was no mirror: it gives up
+// nothing.
+func (u *Unlocker) givenUp(k *task) []string {
+	out := []string{}
+	if len(k.plan.Restores) == 0 {
+		return out
+	}
+	if k.plan.Guessed != "" {
+		out = append(out, fmt.Sprintf("the true values of %s and %s are not known (%s): both were removed, so that the brokers' defaults hold; "+
+			"set again what the topic had", sizeConfig, minISRConfig, k.plan.Guessed))
+	}
+	out = append(out, "what the source had and no in-sync real broker held is not here; without the source nobody knows how much that is")
+	switch n := len(k.plan.OpenTransactions); {
+	case n > 0:
+		out = append(out, fmt.Sprintf("%d open transactions of the source: no coordinator of this cluster knows them, so they never end; consumers "+
+			"with isolation.level=read_committed stop before the first of each partition until it is aborted by hand (see the commands)", n))
+	case k.plan.ProducerIDs < 0:
+		out = append(out, "open transactions of the source, if there are any, never end: see kafka-transactions.sh describe-producers")
+	}
+	if k.plan.ProducerIDs != 0 {
+		ids := fmt.Sprintf("%d producer ids", k.plan.ProducerIDs)
+		if k.plan.ProducerIDs < 0 {
+			ids = "an unknown number of producer ids"
+		}
+		out = append(out, ids+" of the source are remembered: until producer.id.expiration.ms is over (1 day by default) an idempotent producer of "+
+			"this cluster that happens to have one of them may be refused (OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH), or have "+
+			"a record acknowledged as a duplicate and not written")
+	}
+	return append(out, "the last mirrored epoch is not recorded: mirroring this topic again, in either direction, needs kmirror start --overwrite")
+}
