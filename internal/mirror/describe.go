@@ -153,6 +153,12 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	if why := m.lastErr[lockTask(p.topic.Name)]; reason == "" && !locked && why != "" {
 		reason, hint = why, "it is tried again by itself"
 	}
+	if !led && p.work.lme >= 0 {
+		i.LastMirroredEpoch = known(p.work.lme)
+	}
+	if reason == "" && p.machine.State == statemachine.Stopping {
+		reason, hint = m.stopReason(p)
+	}
 	waits := p.machine.State == statemachine.Preparing || p.machine.State == statemachine.EpochFencing
 	if why := cmp.Or(m.lastErr[dropTask], m.lastErr[bumpTask]); reason == "" && waits && why != "" {
 		reason, hint = why, "it is tried again by itself"
@@ -161,6 +167,16 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 		i.Error, i.Hint = &reason, &hint
 	}
 	return i
+}
+
+// stopReason says what a stop waits for, where one of its tasks has said so. Called with m.mu held.
+func (m *Manager) stopReason(p *part) (reason, hint string) {
+	for _, task := range []string{settleTask, retakeTask, releaseTask, dropTask, bumpTask, tailTask, unlockTask(p.topic.Name), handOverTask} {
+		if why := m.lastErr[task]; why != "" {
+			return why, "it is tried again by itself; the stop goes on"
+		}
+	}
+	return "", ""
 }
 
 // hinter is an error that says what to do.

@@ -37,6 +37,14 @@ type Config struct {
 	PingSource func(ctx context.Context, mirror string) error
 	// HoldsLog tells whether a broker has a log of a partition; by default the broker is asked.
 	HoldsLog func(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error)
+	// LogEnds tells the log ends of in-sync real replicas by broker, ProducerIDs the producer ids that they know, for partitions of which
+	// all answered. By default the brokers are asked.
+	LogEnds     func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error)
+	ProducerIDs func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID][]int64, error)
+	// ReadRemote reads the __mirror_state of a mirror's source, coordinator.ErrNoState where there is none. DialRemote makes a client
+	// of the source's kmirror, nil where the mirror does not say how that is reached. By default both follow the mirror's properties.
+	ReadRemote func(ctx context.Context, mirror coordinator.Mirror) (RemoteState, error)
+	DialRemote func(mirror coordinator.Mirror) (RemoteAdmin, error)
 	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
 	OnForeign func()
 	// Fault is told of each of FaultPoints as it is reached, for tests that end the process there. nil in production.
@@ -136,6 +144,18 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if m.cfg.HoldsLog == nil {
 		m.cfg.HoldsLog = m.holdsLog
+	}
+	if m.cfg.LogEnds == nil {
+		m.cfg.LogEnds = m.logEnds
+	}
+	if m.cfg.ProducerIDs == nil {
+		m.cfg.ProducerIDs = m.producerIDs
+	}
+	if m.cfg.ReadRemote == nil {
+		m.cfg.ReadRemote = readRemote
+	}
+	if m.cfg.DialRemote == nil {
+		m.cfg.DialRemote = dialRemote
 	}
 	if m.cfg.OnForeign == nil {
 		m.cfg.OnForeign = func() {}

@@ -56,7 +56,7 @@ func (p *part) mark(st replica.Status) {
 // settle compares the log ends of the in-sync replicas of partitions that real brokers lead under the lock.
 func (m *Manager) settle(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
-	ends, err := m.logEnds(ctx, img, ids)
+	ends, err := m.cfg.LogEnds(ctx, ids)
 	var waiting error
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,8 @@ func alike(ends map[int32]int64, brokers []int32) bool {
 const debugReplica = -2
 
 // logEnds asks each in-sync real replica for its log end: one request a broker.
-func (m *Manager) logEnds(ctx context.Context, img *kraft.Image, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error) {
+func (m *Manager) logEnds(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error) {
+	img := m.cfg.Destination.Image()
 	byBroker := m.byBroker(img, ids)
 	var mu sync.Mutex
 	out := map[protocol.PartitionID]map[int32]int64{}
@@ -206,9 +207,24 @@ func (m *Manager) release(ctx context.Context, ids []protocol.PartitionID) error
 	return errors.Join(errs...)
 }
 
-// makeTails asks the in-sync real replicas for the producer ids that they know of partitions, and makes of them what ends each log.
-// Followers answer as well as leaders do, so it works with the source dead and kmirror just restarted.
+// makeTails makes what ends each log of the producer ids that its replicas know.
 func (m *Manager) makeTails(ctx context.Context, ids []protocol.PartitionID) error {
+	known, err := m.cfg.ProducerIDs(ctx, ids)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, producers := range known {
+		if p := m.parts[id]; p != nil {
+			slices.Sort(producers)
+			p.work.tail = newTail(p.work.end, slices.Compact(producers), m.sourceCluster(p.topic.Mirror), time.Now())
+		}
+	}
+	return err
+}
+
+// producerIDs asks the in-sync real replicas for the producer ids that they know of partitions; one that knows an id twice is no
+// error. Followers answer as well as leaders do, so it works with the source dead and kmirror just restarted. Partitions of which
+// not all in-sync replicas answered are left out: each forgets ids by its own clock.
+func (m *Manager) producerIDs(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID][]int64, error) {
 	img := m.cfg.Destination.Image()
 	byBroker := m.byBroker(img, ids)
 	var mu sync.Mutex
@@ -244,18 +260,14 @@ func (m *Manager) makeTails(ctx context.Context, ids []protocol.PartitionID) err
 		}
 		return err
 	})
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, id := range ids {
-		p, ip := m.parts[id], img.Partition(id)
-		// All that are in sync must have answered: each forgets ids by its own clock.
-		if p == nil || ip == nil || answers[id] < max(1, len(m.real(ip.ISR))) {
-			continue
+		if ip := img.Partition(id); ip == nil || answers[id] < max(1, len(m.real(ip.ISR))) {
+			delete(known, id)
+		} else if known[id] == nil {
+			known[id] = []int64{}
 		}
-		slices.Sort(known[id])
-		p.work.tail = newTail(p.work.end, slices.Compact(known[id]), m.sourceCluster(p.topic.Mirror), time.Now())
 	}
-	return err
+	return known, err
 }
 
 // sourceCluster is the id of a mirror's source cluster, empty when the mirror is not known.
