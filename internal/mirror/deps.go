@@ -46,6 +46,7 @@ type Store interface {
 	Mirrors() []coordinator.Mirror
 	Mirror(name string) (coordinator.Mirror, bool)
 	PutMirror(ctx context.Context, m coordinator.Mirror) error
+	DeleteMirror(ctx context.Context, name string) error
 	Topics() []coordinator.Topic
 	TopicByName(name string) (coordinator.Topic, bool)
 	PutTopic(ctx context.Context, t coordinator.Topic) error

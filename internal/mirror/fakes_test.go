@@ -24,9 +24,11 @@ type world struct {
 	img      *kraft.Image
 	changed  chan struct{}
 	asked    []string
+	stored   []string  // what was written to the store, in order
 	lists    [][]int32 // of reassignments
 	roles    map[protocol.PartitionID]replica.Assignment
 	statuses map[protocol.PartitionID]replica.Status
+	mirrors  []coordinator.Mirror
 	topics   []coordinator.Topic
 	states   map[protocol.PartitionID]coordinator.PartitionState
 	holding  map[int32]bool // brokers that still have an old log
@@ -81,6 +83,12 @@ func (w *world) change(name string, f func(*kraft.Partition)) {
 func (w *world) did(what string) {
 	w.mu.Lock()
 	w.asked = append(w.asked, what)
+	w.mu.Unlock()
+}
+
+func (w *world) wrote(what string) {
+	w.mu.Lock()
+	w.stored = append(w.stored, what)
 	w.mu.Unlock()
 }
 
@@ -182,35 +190,65 @@ func (d data) Statuses() map[protocol.PartitionID]replica.Status {
 // store is the Store side of a world.
 type store struct{ *world }
 
-func (s store) Loaded() <-chan struct{}                             { c := make(chan struct{}); close(c); return c }
-func (s store) Changed() <-chan struct{}                            { return make(chan struct{}) }
-func (s store) Mirrors() []coordinator.Mirror                       { return nil }
-func (s store) Mirror(string) (coordinator.Mirror, bool)            { return coordinator.Mirror{}, false }
+func (s store) Loaded() <-chan struct{}  { c := make(chan struct{}); close(c); return c }
+func (s store) Changed() <-chan struct{} { return make(chan struct{}) }
+func (s store) Mirrors() []coordinator.Mirror {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.mirrors)
+}
+func (s store) Mirror(name string) (coordinator.Mirror, bool) {
+	for _, d := range s.Mirrors() {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	return coordinator.Mirror{}, false
+}
 func (s store) PutMirror(context.Context, coordinator.Mirror) error { return nil }
+func (s store) DeleteMirror(_ context.Context, name string) error {
+	s.wrote("delete mirror " + name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mirrors = slices.DeleteFunc(s.mirrors, func(d coordinator.Mirror) bool { return d.Name == name })
+	return nil
+}
 func (s store) Topics() []coordinator.Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.topics)
 }
 func (s store) TopicByName(name string) (coordinator.Topic, bool) {
+	var newest coordinator.Topic
+	found := false
 	for _, t := range s.Topics() {
-		if t.Name == name {
-			return t, true
+		if t.Name == name && (!found || t.Started.After(newest.Started)) {
+			newest, found = t, true
 		}
 	}
-	return coordinator.Topic{}, false
+	return newest, found
 }
 func (s store) PutTopic(_ context.Context, t coordinator.Topic) error {
+	s.wrote("put topic " + t.Name + " of " + t.Mirror)
+	s.remove(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID })
 	s.topics = append(s.topics, t)
 	return nil
 }
-func (s store) DeleteTopic(_ context.Context, t coordinator.Topic) error {
+func (s store) remove(t coordinator.Topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID })
+	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID && o.Mirror == t.Mirror })
+}
+func (s store) DeleteTopic(_ context.Context, t coordinator.Topic) error {
+	s.wrote("delete topic " + t.Name + " of " + t.Mirror)
+	s.remove(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.states, func(id protocol.PartitionID, st coordinator.PartitionState) bool {
+		return id.Topic == t.TopicID && st.Mirror == t.Mirror
+	})
 	return nil
 }
 func (s store) State(id protocol.PartitionID) (coordinator.PartitionState, bool) {
@@ -226,6 +264,13 @@ func (s store) PutState(_ context.Context, states ...coordinator.PartitionState)
 		return s.putErr
 	}
 	for _, st := range states {
+		s.stored = append(s.stored, "put state "+st.State.String()+" of "+st.Mirror)
+		switch old, ok := s.states[st.ID]; {
+		case st.LastMirrorEpoch == coordinator.ForgetEpoch:
+			st.LastMirrorEpoch = -1
+		case st.LastMirrorEpoch == -1 && ok && old.Mirror == st.Mirror:
+			st.LastMirrorEpoch = old.LastMirrorEpoch
+		}
 		s.states[st.ID] = st
 	}
 	return nil
