@@ -28,6 +28,8 @@ const (
 	RoleTruncate = replica.RoleTruncate
 	RoleMirror   = replica.RoleMirror
 	RoleFrozen   = replica.RoleFrozen
+	RoleDrain    = replica.RoleDrain
+	RoleTail     = replica.RoleTail
 )
 
 // Controller is how the Leader proposes ISRs. AlterISR blocks until the controller answered, ctx ended, or the request is
@@ -37,4 +39,6 @@ type Controller interface {
 	AlterISR(ctx context.Context, proposals []kraft.ISRProposal) ([]kraft.ISROutcome, error)
 	// Owns reports whether a node id is one of this process.
 	Owns(id int32) bool
+	// Guest reports whether a node id is one of any process of kmirror, this one included: it holds no log, and may be dead.
+	Guest(id int32) bool
 }

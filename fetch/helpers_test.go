@@ -100,6 +100,9 @@ type fakeController struct {
 
 func (c *fakeController) Owns(id int32) bool { return id == 9001 || id == 9002 }
 
+// Guest: the process next door has 9003 and 9004.
+func (c *fakeController) Guest(id int32) bool { return id >= 9001 && id <= 9004 }
+
 func (c *fakeController) AlterISR(ctx context.Context, props []kraft.ISRProposal) ([]kraft.ISROutcome, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

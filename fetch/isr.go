@@ -26,7 +26,7 @@ type pendingISR struct {
 func (p *partition) realISR() int {
 	n := 0
 	for _, id := range p.isr {
-		if !p.l.owns(id) {
+		if !p.l.guest(id) {
 			n++
 		}
 	}
@@ -84,7 +84,7 @@ func (p *partition) advance(now time.Time) {
 	}
 	lowest, real, known := p.end(), 0, true
 	visit := func(id int32) {
-		if p.l.owns(id) {
+		if p.l.guest(id) {
 			return
 		}
 		real++
@@ -147,7 +147,7 @@ func (p *partition) noteTruncated() {
 		return
 	}
 	for _, id := range p.maximal() {
-		if f := p.followers[id]; !p.l.owns(id) && (f == nil || !f.below) {
+		if f := p.followers[id]; !p.l.guest(id) && (f == nil || !f.below) {
 			return
 		}
 	}
@@ -164,10 +164,10 @@ func (p *partition) propose(img *kraft.Image, now time.Time) (kraft.ISRProposal,
 		return kraft.ISRProposal{}, false
 	}
 	target := p.expanded(img, now)
-	if len(target) == len(p.isr) {
+	if slices.Equal(target, p.isr) {
 		target = p.shrunk(now)
 	}
-	if len(target) == len(p.isr) && (p.pending == nil || !p.pending.unknown) {
+	if slices.Equal(target, p.isr) && (p.pending == nil || !p.pending.unknown) {
 		return kraft.ISRProposal{}, false
 	}
 	prop := kraft.ISRProposal{ID: p.id, Leader: p.leader, LeaderEpoch: p.leaderEpoch, PartitionEpoch: p.partitionEpoch}
@@ -188,9 +188,9 @@ func (p *partition) propose(img *kraft.Image, now time.Time) (kraft.ISRProposal,
 }
 
 // memberEpoch is the broker epoch that came with the member's fetches in this leader epoch, so that a broker that was
-// rebooted since is refused (KAFKA-15221). Our own ids don't fetch from us.
+// rebooted since is refused (KAFKA-15221). Guests have no log to lose: their registration is as good.
 func (p *partition) memberEpoch(img *kraft.Image, id int32) int64 {
-	if p.l.owns(id) {
+	if p.l.guest(id) {
 		if b := img.Brokers[id]; b != nil {
 			return b.Epoch
 		}
@@ -202,14 +202,19 @@ func (p *partition) memberEpoch(img *kraft.Image, id int32) int64 {
 	return -1
 }
 
+// expanded takes in who may join. Guests may, as they hold no log that could be behind; those of another process that are dead
+// are left out, since the controller takes no proposal that names one.
 func (p *partition) expanded(img *kraft.Image, now time.Time) []int32 {
-	target := slices.Clone(p.isr)
+	target := slices.DeleteFunc(slices.Clone(p.isr), func(id int32) bool {
+		b := img.Brokers[id]
+		return p.l.guest(id) && !p.l.owns(id) && (b == nil || b.Fenced)
+	})
 	for _, id := range p.replicas {
 		b := img.Brokers[id]
 		if slices.Contains(p.isr, id) || b == nil || b.Fenced || b.InControlledShutdown {
 			continue
 		}
-		if p.l.owns(id) || p.inSync(p.followers[id], b, now) {
+		if p.l.guest(id) || p.inSync(p.followers[id], b, now) {
 			target = append(target, id)
 		}
 	}
@@ -234,7 +239,7 @@ func (p *partition) inSync(f *follower, b *kraft.Broker, now time.Time) bool {
 func (p *partition) shrunk(now time.Time) []int32 {
 	var late []int32
 	for _, id := range p.isr {
-		if f := p.followers[id]; !p.l.owns(id) && (f == nil || !p.atEnd(f) && now.Sub(f.caughtUp) > p.l.cfg.ReplicaLag) {
+		if f := p.followers[id]; !p.l.guest(id) && (f == nil || !p.atEnd(f) && now.Sub(f.caughtUp) > p.l.cfg.ReplicaLag) {
 			late = append(late, id)
 		}
 	}

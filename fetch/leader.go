@@ -263,6 +263,9 @@ func (l *Leader) drop(id protocol.PartitionID) {
 
 func (l *Leader) owns(id int32) bool { return id >= 0 && l.cfg.Controller.Owns(id) }
 
+// guest reports whether a replica is one of kmirror, not a real broker.
+func (l *Leader) guest(id int32) bool { return l.cfg.Controller.Guest(id) }
+
 func (l *Leader) image() *kraft.Image { return l.img.Load() }
 
 func (l *Leader) part(id protocol.PartitionID) *partition {

@@ -118,7 +118,7 @@ func (p *partition) newEpoch(ip *kraft.Partition, now time.Time) {
 		f.caughtUp = now
 	}
 	for _, id := range p.isr {
-		if !p.l.owns(id) {
+		if !p.l.guest(id) {
 			p.follower(id).caughtUp = now
 		}
 	}

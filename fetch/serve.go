@@ -108,6 +108,13 @@ func (p *partition) serve(a *asked, c *caller, limit int, one bool, r *answer, b
 		r.held = held
 		return bufs
 	}
+	if p.l.guest(c.replica) {
+		// Another process of kmirror that stays in the ISR or gets into it: it keeps no log, and wants none of ours.
+		if r.hw, r.start = max(p.hw, 0), 0; c.stale {
+			r.setError(kerr.StaleBrokerEpoch.Code)
+		}
+		return bufs
+	}
 	f := p.follower(c.replica)
 	if c.brokerEpoch >= 0 && c.brokerEpoch < f.brokerEpoch || c.stale {
 		r.setError(kerr.StaleBrokerEpoch.Code)

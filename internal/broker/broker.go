@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,8 @@ type Broker struct {
 
 	clusterID atomic.Pointer[string]
 	image     atomic.Pointer[kraft.Image]
-	images    broadcast // at each published image
+	guests    atomic.Pointer[map[int32]struct{}] // replaced as a whole, by publish only
+	images    broadcast                          // at each published image
 	fence     atomic.Pointer[string]
 
 	ended   chan struct{} // closed when Run returns
@@ -81,6 +83,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{cfg: cfg, log: cfg.Log.With("component", "broker"), isr: map[int32]*isrQueue{}, ended: make(chan struct{})}
 	b.ctl = newControllers(cfg.Controllers, cfg.ControllerOpts, b.log, cfg.Observer)
 	b.image.Store(kraft.Empty())
+	b.guests.Store(&map[int32]struct{}{})
 	b.cordon = newCordon(b)
 	b.strays = newStrays(b)
 	for _, n := range cfg.Nodes {
@@ -222,6 +225,7 @@ func (b *Broker) Image() *kraft.Image { return b.image.Load() }
 func (b *Broker) Changed() <-chan struct{} { return b.images.wait() }
 
 func (b *Broker) publish(i *kraft.Image) {
+	b.noteGuests(i) // whoever sees the image knows its guests
 	b.image.Store(i)
 	b.images.send()
 }
@@ -287,6 +291,42 @@ func (b *Broker) Ready() error {
 
 // Owns reports whether a node id is one of this process.
 func (b *Broker) Owns(id int32) bool { return b.member(id) != nil }
+
+// Guest reports whether a node id is one of kmirror, of this process or of another one, dead or alive: it holds no log. Another
+// process's ids are known by the log directory that they registered with. An id that is not registered any more stays a guest,
+// since replica lists may name it for long, until a broker with disks of its own takes it.
+func (b *Broker) Guest(id int32) bool {
+	if b.Owns(id) {
+		return true
+	}
+	_, ok := (*b.guests.Load())[id]
+	return ok
+}
+
+// noteGuests looks at the registrations that an image has anew.
+func (b *Broker) noteGuests(i *kraft.Image) {
+	cluster, old, known := b.ClusterID(), b.Image(), *b.guests.Load()
+	var next map[int32]struct{}
+	for id, r := range i.Brokers {
+		if old.Brokers[id] == r {
+			continue
+		}
+		_, was := known[id]
+		is := len(r.LogDirs) == 1 && r.LogDirs[0] == logDirID(cluster, id)
+		if is == was {
+			continue
+		}
+		if next == nil {
+			next = maps.Clone(known)
+		}
+		if delete(next, id); is {
+			next[id] = struct{}{}
+		}
+	}
+	if next != nil {
+		b.guests.Store(&next)
+	}
+}
 
 func (b *Broker) member(id int32) *member {
 	for _, m := range b.members {
