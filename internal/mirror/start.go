@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -45,10 +46,15 @@ type startRun struct {
 	m      *Manager
 	req    admin.StartRequest
 	mirror coordinator.Mirror
+	names  []string
 	source kadm.TopicDetails
 	config map[string]map[string]string
 	src    *kadm.Client
 	dst    *kadm.Client
+	// there and here answer for the logs of both sides.
+	there, here logs
+	// memory is what the source remembers of us, once it was asked.
+	memory *memory
 	// rf and minISR are the destination's defaults.
 	rf, minISR int
 }
@@ -65,12 +71,11 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 			Hint: "create it with kmirror create, or see kmirror list", Exit: admin.ExitUsage}
 	}
 	s := &startRun{m: m, req: req, mirror: def}
-	names, err := s.resolve(ctx)
-	if err != nil {
+	if err := s.resolve(ctx); err != nil {
 		return nil, err
 	}
-	out := make([]admin.TopicResult, 0, len(names))
-	for _, name := range names {
+	out := make([]admin.TopicResult, 0, len(s.names))
+	for _, name := range s.names {
 		res := admin.TopicResult{Topic: name, Partitions: int32(len(s.source[name].Partitions))}
 		plan, err := s.topic(ctx, name)
 		if req.DryRun {
@@ -96,29 +101,30 @@ func (m *Manager) loaded() error {
 	}
 }
 
-// resolve reaches the source and returns the names of the topics that the request means.
-func (s *startRun) resolve(ctx context.Context) ([]string, error) {
+// resolve reaches the source and finds the names of the topics that the request means.
+func (s *startRun) resolve(ctx context.Context) error {
 	match, err := admin.NewMatcher(s.req.Topics)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	exclude, err := admin.NewMatcher(s.req.Exclude)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if s.src, err = s.m.sources.source(s.mirror.Name, s.mirror.Config); err != nil {
-		return nil, err
+		return err
 	}
 	if s.dst, err = s.m.sources.destination(); err != nil {
-		return nil, err
+		return err
 	}
+	s.there, s.here = s.src, s.dst
 	if s.source, err = s.src.ListTopics(ctx); err != nil {
-		return nil, unreachable("source", err)
+		return unreachable("source", err)
 	}
 	if meta, err := s.src.BrokerMetadata(ctx); err != nil {
-		return nil, unreachable("source", err)
+		return unreachable("source", err)
 	} else if meta.Cluster != s.mirror.SourceClusterID {
-		return nil, &admin.Error{Code: 103, Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
+		return &admin.Error{Code: 103, Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
 			s.mirror.Name, s.mirror.SourceClusterID, meta.Cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
 	}
 	var names []string
@@ -134,13 +140,14 @@ func (s *startRun) resolve(ctx context.Context) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, &admin.Error{Code: 3, Message: "no topic of the source matches", Hint: "see the source's topics; internal ones are never mirrored",
+		return &admin.Error{Code: 3, Message: "no topic of the source matches", Hint: "see the source's topics; internal ones are never mirrored",
 			Exit: admin.ExitUsage}
 	}
 	if s.config, err = dynamicConfigs(ctx, s.src, s.existing(names)); err != nil {
-		return nil, unreachable("source", err)
+		return unreachable("source", err)
 	}
-	return names, s.replication(ctx)
+	s.names = names
+	return s.replication(ctx)
 }
 
 func (s *startRun) existing(names []string) []string {
@@ -172,12 +179,11 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 		return nil, &admin.Error{Code: 3, Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
 			Hint: "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
 	}
-	sourceID := protocol.UUID(d.ID)
 	known, ok := s.m.cfg.Store.TopicByName(name)
-	if !ok || known.Desired == statemachine.Stopped {
+	if !ok {
 		return s.fresh(ctx, name, d, nil)
 	}
-	if done, err := s.again(known, sourceID); err != nil {
+	if done, err := s.again(known, protocol.UUID(d.ID)); err != nil {
 		return &admin.TopicPlan{}, err
 	} else if done {
 		return s.goOn(ctx, known)
@@ -185,9 +191,12 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 	return s.fresh(ctx, name, d, &known)
 }
 
-// again deals with a topic that a mirror has already. done is false where it is to be mirrored from scratch: the topic is gone
-// from the destination or was made anew there, or the source's was and --overwrite is given.
+// again deals with a topic that a mirror has or had. done is false where it is to be started anew: it is STOPPED, gone from the
+// destination or made anew there, or the source's was made anew and --overwrite is given.
 func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done bool, err error) {
+	if known.Desired == statemachine.Stopped {
+		return false, s.ended(known)
+	}
 	if known.Mirror != s.req.Mirror {
 		return false, &admin.Error{Code: kip1279.TopicAlreadyInClusterMirror, Message: fmt.Sprintf("topic %s is mirrored by %s", known.Name, known.Mirror),
 			Hint: "a topic has one source; stop it there first", Exit: admin.ExitRefused}
@@ -203,62 +212,126 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 	if known.SourceTopicID != sourceID {
 		return false, nil
 	}
+	if known.Desired == statemachine.Paused {
+		return false, &admin.Error{Code: kip1279.MirrorTopicNotStopped, Message: fmt.Sprintf("topic %s is paused", known.Name),
+			Hint: "use resume", Exit: admin.ExitRefused}
+	}
 	return true, nil
 }
 
-// goOn starts what is FAILED of a topic again: where it was, or with --overwrite from the beginning.
+// ended refuses a topic whose stop is not done yet. It is where this process saw it STOPPED, whatever a start that was cut short has
+// stored since.
+func (s *startRun) ended(known coordinator.Topic) error {
+	if s.m.cfg.Destination.Image().Topics[known.TopicID] == nil {
+		return nil
+	}
+	for p := range known.Partitions {
+		state := s.m.stored(known, p).State
+		s.m.mu.Lock()
+		part := s.m.parts[protocol.PartitionID{Topic: known.TopicID, Partition: p}]
+		if part != nil && part.topic.Mirror == known.Mirror && part.machine.State == statemachine.Stopped {
+			state = statemachine.Stopped
+		}
+		s.m.mu.Unlock()
+		if state == statemachine.Stopped || state == statemachine.Unknown {
+			continue
+		}
+		hint := "wait until describe shows it STOPPED, then start it"
+		if state == statemachine.Failed {
+			hint = "describe says why; recover it, wait until it is STOPPED, then start it"
+		}
+		return &admin.Error{Code: kip1279.MirrorTopicNotStopped, Hint: hint, Exit: admin.ExitRefused,
+			Message: fmt.Sprintf("topic %s is still being stopped: partition %d is %s", known.Name, p, state)}
+	}
+	return nil
+}
+
+// goOn starts what is FAILED of a topic again: where it was, or with --overwrite from the very beginning, whatever it was aligned to
+// when it was started.
 func (s *startRun) goOn(ctx context.Context, known coordinator.Topic) (*admin.TopicPlan, error) {
-	plan, failed := &admin.TopicPlan{}, false
-	s.m.mu.Lock()
-	for _, p := range s.m.parts {
-		failed = failed || p.topic.Name == known.Name && p.machine.State == statemachine.Failed
+	plan, failed := &admin.TopicPlan{}, s.m.failed(known)
+	if len(failed) == 0 {
+		return plan, nil
 	}
-	if failed && !s.req.DryRun {
-		s.m.restart[known.Name] = statemachine.Start{Overwrite: s.req.Overwrite}
-	}
-	s.m.mu.Unlock()
-	if failed && s.req.Overwrite {
-		if _, err := s.held(ctx, known.Name, plan); err != nil && s.req.DryRun {
+	if s.req.DryRun {
+		if !s.req.Overwrite {
+			return plan, nil
+		}
+		known.Align = nil
+		held, err := extents(ctx, s.here, known.Name)
+		if err != nil {
 			return plan, unreachable("destination", err)
 		}
+		maps.DeleteFunc(held, func(p int32, _ extent) bool { return !slices.Contains(failed, p) })
+		s.count(ctx, plan, known, held)
+		return plan, nil
 	}
+	if s.req.Overwrite {
+		if err := s.fromScratch(ctx, known, failed); err != nil {
+			return plan, err
+		}
+	}
+	s.m.mu.Lock()
+	s.m.restart[known.Name] = statemachine.Start{Overwrite: s.req.Overwrite}
+	s.m.mu.Unlock()
 	return plan, nil
 }
 
-// fresh starts a topic from scratch: creates it with the lock on, or takes over one that exists. known is what a mirror
-// remembers of one of that name, nil for nothing.
+// fromScratch forgets what a topic has in common with the source.
+func (s *startRun) fromScratch(ctx context.Context, known coordinator.Topic, partitions []int32) error {
+	s.m.writing.Lock()
+	defer s.m.writing.Unlock()
+	if err := s.unchanged(&known, known.Name); err != nil {
+		return err
+	}
+	var states []coordinator.PartitionState
+	for _, p := range partitions {
+		st := s.m.stored(known, p)
+		st.LastMirrorEpoch = coordinator.ForgetEpoch
+		states = append(states, st)
+	}
+	if err := s.m.cfg.Store.PutState(ctx, states...); err != nil {
+		return err
+	}
+	known.Align, known.Overwrite = nil, true
+	return s.m.cfg.Store.PutTopic(ctx, known)
+}
+
+// fresh starts a topic: creates it with the lock on, or takes over one that exists, aligned to what the source remembers of it.
+// known is what a mirror remembers of one of that name, nil for nothing.
 func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, known *coordinator.Topic) (*admin.TopicPlan, error) {
-	img := s.m.cfg.Destination.Image()
+	img, plan := s.m.cfg.Destination.Image(), &admin.TopicPlan{}
 	t := coordinator.Topic{Mirror: s.req.Mirror, Name: name, SourceTopicID: protocol.UUID(d.ID), Desired: statemachine.Mirroring,
 		Overwrite: s.req.Overwrite, Partitions: int32(len(d.Partitions)), Replicas: int16(s.rf), MinISR: int16(s.minISR),
 		TrueConfigs: map[string]string{}, Started: time.Now()}
-	plan := &admin.TopicPlan{}
+	if known != nil && !t.Started.After(known.Started) {
+		t.Started = known.Started.Add(time.Millisecond) // the newest of a name counts, by whichever clock
+	}
+	memory := s.recall(ctx)
+	if err := memory.loop(name); err != nil {
+		return plan, err
+	}
 	it := img.TopicByName(name)
 	if it == nil {
-		if err := s.create(ctx, t, plan); err != nil {
-			return plan, err
-		}
-		return plan, s.forget(ctx, known, t)
+		return plan, s.create(ctx, t, known, plan)
 	}
-	if len(it.Partitions) != len(d.Partitions) {
-		return plan, &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", name,
-			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
+	if err := takable(img, it, d); err != nil {
+		return plan, err
 	}
-	if v, _ := img.TopicConfig(name, tieredConfig); v == "true" {
-		return plan, &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", name, tieredConfig),
-			Hint: "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
-	}
-	held, err := s.held(ctx, name, plan)
+	held, err := extents(ctx, s.here, name)
 	if err != nil {
 		return plan, unreachable("destination", err)
-	}
-	if held && !s.req.Overwrite {
-		return plan, &admin.Error{Code: 103, Message: fmt.Sprintf("topic %s exists at the destination, holds data, and is not known as this mirror's", name),
-			Hint: "--overwrite discards the destination's data", Exit: admin.ExitRefused}
 	}
 	t.TopicID, t.Replicas = it.ID, 0
 	for _, p := range it.Partitions {
 		t.Replicas = max(t.Replicas, int16(len(s.m.real(p.Replicas))))
+	}
+	t.Align = memory.align(t, known)
+	if s.req.DryRun {
+		s.count(ctx, plan, t, held) // a refusal is easier to understand next to what it keeps
+	}
+	if err := s.permit(t, held); err != nil {
+		return plan, err
 	}
 	s.trueConfigs(&t, img, known)
 	plan.Requests = append(plan.Requests, fmt.Sprintf("AlterPartitionReassignments %s: %v to the head of the replica lists", name, s.m.cfg.NodeIDs),
@@ -266,26 +339,62 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, k
 	if s.req.DryRun {
 		return plan, nil
 	}
-	if known != nil && known.TopicID == t.TopicID {
-		// Whoever loads the topic with its new source must not find the old one's progress with it.
-		if err := s.m.cfg.Store.PutState(ctx, preparing(t)...); err != nil {
-			return plan, err
-		}
+	return plan, s.put(ctx, t, known)
+}
+
+// takable refuses topics of the destination that can't become a mirror.
+func takable(img *kraft.Image, it *kraft.Topic, d kadm.TopicDetail) error {
+	if len(it.Partitions) != len(d.Partitions) {
+		return &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", it.Name,
+			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
+	}
+	if v, _ := img.TopicConfig(it.Name, tieredConfig); v == "true" {
+		return &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", it.Name, tieredConfig),
+			Hint: "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
+	}
+	return nil
+}
+
+// put stores a topic that begins: the states first, since whoever loads the topic must not find STOPPED or old progress with it.
+func (s *startRun) put(ctx context.Context, t coordinator.Topic, known *coordinator.Topic) error {
+	s.m.writing.Lock()
+	defer s.m.writing.Unlock()
+	if err := s.unchanged(known, t.Name); err != nil {
+		return err
+	}
+	if err := s.m.cfg.Store.PutState(ctx, preparing(t)...); err != nil {
+		return err
 	}
 	if err := s.m.cfg.Store.PutTopic(ctx, t); err != nil {
-		return plan, err
+		return err
 	}
-	return plan, s.forget(ctx, known, t)
+	return s.forget(ctx, t)
+}
+
+// unchanged refuses to go on from what another call has changed meanwhile (KIP-1279: 145 where the topic changed since it was judged).
+func (s *startRun) unchanged(known *coordinator.Topic, name string) error {
+	now, ok := s.m.cfg.Store.TopicByName(name)
+	if ok == (known != nil) && (!ok || now.TopicID == known.TopicID && now.Mirror == known.Mirror && now.Desired == known.Desired &&
+		now.Started.Equal(known.Started)) {
+		return nil
+	}
+	return &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Message: fmt.Sprintf("another command changed topic %s meanwhile", name),
+		Hint: "see describe, then try again", Exit: admin.ExitRefused}
 }
 
 // trueConfigs notes what the topic's two locked configs are without the lock. A lock that is on already hides them: it is
 // that of a known topic, or of a start that was cut short after the topic was created.
 func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *coordinator.Topic) {
-	if known != nil && known.TopicID == t.TopicID {
+	size, _ := img.TopicConfig(t.Name, sizeConfig)
+	same := known != nil && known.TopicID == t.TopicID
+	if same && known.Regrow {
+		t.Replicas = max(t.Replicas, known.Replicas) // not all are back yet
+	}
+	if same && (known.Desired != statemachine.Stopped || size == "0") {
 		t.TrueConfigs, t.MinISR, t.Replicas = known.TrueConfigs, known.MinISR, max(t.Replicas, known.Replicas)
 		return
 	}
-	if size, _ := img.TopicConfig(t.Name, sizeConfig); size == "0" {
+	if size == "0" {
 		if v, ok := s.config[t.Name][sizeConfig]; ok {
 			t.TrueConfigs[sizeConfig] = v
 		}
@@ -301,51 +410,39 @@ func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *co
 	}
 }
 
-// preparing returns the states of a topic's partitions at the very beginning.
+// preparing returns the states of a topic's partitions at the very beginning. Their last mirrored epoch is what they are aligned to
+// (see alignEpoch).
 func preparing(t coordinator.Topic) []coordinator.PartitionState {
 	out := make([]coordinator.PartitionState, 0, t.Partitions)
 	for p := range t.Partitions {
+		epoch := alignEpoch(t, p)
+		if epoch < 0 {
+			epoch = coordinator.ForgetEpoch
+		}
 		out = append(out, coordinator.PartitionState{Mirror: t.Mirror, ID: protocol.PartitionID{Topic: t.TopicID, Partition: p},
-			State: statemachine.Preparing, Previous: statemachine.Unknown, Since: t.Started, LastMirrorEpoch: -1})
+			State: statemachine.Preparing, Previous: statemachine.Unknown, Since: t.Started, LastMirrorEpoch: epoch})
 	}
 	return out
 }
 
-// forget drops the memory of a destination topic that is no more, once another has taken its place.
-func (s *startRun) forget(ctx context.Context, old *coordinator.Topic, t coordinator.Topic) error {
-	if s.req.DryRun || old == nil || old.TopicID == t.TopicID || s.m.cfg.Destination.Image().Topics[old.TopicID] != nil {
-		return nil
-	}
-	return s.m.cfg.Store.DeleteTopic(ctx, *old)
-}
-
-// held reports whether a destination topic holds records and how many would go.
-func (s *startRun) held(ctx context.Context, name string, plan *admin.TopicPlan) (bool, error) {
-	starts, err := s.dst.ListStartOffsets(ctx, name)
-	if err != nil {
-		return false, err
-	}
-	ends, err := s.dst.ListEndOffsets(ctx, name)
-	if err != nil {
-		return false, err
-	}
-	if err := ends.Error(); err != nil {
-		return false, err
-	}
-	held := false
-	ends.Each(func(o kadm.ListedOffset) {
-		n := o.Offset
-		if st, ok := starts.Lookup(name, o.Partition); ok && st.Err == nil {
-			n -= st.Offset
+// forget drops the memory of others of that name, once a topic has taken their place: destination topics that are no more, and what
+// another mirror remembers of this one.
+func (s *startRun) forget(ctx context.Context, t coordinator.Topic) error {
+	img := s.m.cfg.Destination.Image()
+	for _, old := range s.m.cfg.Store.Topics() {
+		same := old.TopicID == t.TopicID
+		if old.Name != t.Name || same && old.Mirror == t.Mirror || !same && img.Topics[old.TopicID] != nil {
+			continue
 		}
-		held = held || o.Offset > 0
-		plan.Partitions = append(plan.Partitions, admin.PartitionPlan{Partition: o.Partition, Truncated: n, Lost: n, Copied: -1})
-	})
-	return held, nil
+		if err := s.m.cfg.Store.DeleteTopic(ctx, old); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // create makes the topic with the source's partition count and configs and with the lock in its very first request.
-func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.TopicPlan) error {
+func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coordinator.Topic, plan *admin.TopicPlan) error {
 	if live := s.m.placeable(s.m.cfg.Destination.Image()); s.rf > len(live) {
 		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
 			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
@@ -360,6 +457,7 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.
 	plan.Create = true
 	plan.Requests = append(plan.Requests, fmt.Sprintf("CreateTopics %s: %d partitions, replicas %v, configs %v", t.Name, t.Partitions, lists, configs))
 	if s.req.DryRun {
+		s.count(ctx, plan, t, nil)
 		return nil
 	}
 	s.m.mu.Lock()
@@ -375,7 +473,7 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, plan *admin.
 		return fmt.Errorf("create topic %s at the destination: %w", t.Name, err)
 	}
 	t.TopicID = id
-	return s.m.cfg.Store.PutTopic(ctx, t)
+	return s.put(ctx, t, known)
 }
 
 // unreachable is an error about one of the clusters.

@@ -1,0 +1,97 @@
+package mirror
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+)
+
+// logs answers for the logs of a cluster; *kadm.Client.
+type logs interface {
+	ListStartOffsets(ctx context.Context, topics ...string) (kadm.ListedOffsets, error)
+	ListEndOffsets(ctx context.Context, topics ...string) (kadm.ListedOffsets, error)
+	OffsetForLeaderEpoch(ctx context.Context, r kadm.OffsetForLeaderEpochRequest) (kadm.OffsetsForLeaderEpochs, error)
+}
+
+// extent is where a log begins and ends: the offset of its first record, and the one after its last.
+type extent struct{ start, end int64 }
+
+// extents asks where the logs of a topic begin and end. An error of one partition is one of all.
+func extents(ctx context.Context, l logs, topic string) (map[int32]extent, error) {
+	starts, err := l.ListStartOffsets(ctx, topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	ends, err := l.ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[int32]extent{}
+	ends.Each(func(o kadm.ListedOffset) {
+		start, _ := starts.Lookup(topic, o.Partition)
+		out[o.Partition] = extent{start.Offset, o.Offset}
+	})
+	return out, nil
+}
+
+// count adds to a plan what a start truncates at the destination and what it copies from the source. held is what the destination
+// has; nil for a topic that is to be created.
+func (s *startRun) count(ctx context.Context, plan *admin.TopicPlan, t coordinator.Topic, held map[int32]extent) {
+	source, err := extents(ctx, s.there, t.Name)
+	if err != nil {
+		source = nil // what is not known counts as -1
+	}
+	keep := s.kept(ctx, t, held)
+	for p := range t.Partitions {
+		have, exists := held[p]
+		if held != nil && !exists {
+			continue
+		}
+		pp := admin.PartitionPlan{Partition: p, Lost: -1, Truncated: -1, Copied: -1, Lag: -1}
+		if keep[p] >= 0 {
+			pp.Truncated = max(0, have.end-max(keep[p], have.start))
+			pp.Lost = pp.Truncated
+		}
+		if from, ok := source[p]; ok {
+			pp.Lag = max(0, from.end-max(have.end, from.start))
+			if keep[p] >= 0 {
+				pp.Copied = max(0, from.end-max(keep[p], from.start))
+			}
+		}
+		plan.Partitions = append(plan.Partitions, pp)
+	}
+}
+
+// kept returns up to where each log of the destination stays as it is: the end of the last mirrored epoch there, 0 where nothing
+// is in common, -1 where it is not known.
+func (s *startRun) kept(ctx context.Context, t coordinator.Topic, held map[int32]extent) map[int32]int64 {
+	out, req := map[int32]int64{}, kadm.OffsetForLeaderEpochRequest{}
+	for p := range t.Partitions {
+		if epoch := alignEpoch(t, p); epoch >= 0 && held[p].end > 0 {
+			out[p] = -1
+			req.Add(t.Name, p, epoch)
+		}
+	}
+	if len(req) == 0 {
+		return out
+	}
+	resp, err := s.here.OffsetForLeaderEpoch(ctx, req)
+	if err != nil {
+		return out
+	}
+	for p, o := range resp[t.Name] {
+		if o.Err == nil && o.EndOffset >= 0 {
+			out[p] = min(o.EndOffset, held[p].end)
+		}
+	}
+	return out
+}
