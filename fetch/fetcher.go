@@ -94,7 +94,7 @@ func (f *fetcher) run(ctx context.Context) {
 		}
 		f.fails = 0
 		n := f.handle(resp, now)
-		if d := f.m.throttle.take(n, now); d > 0 && !wait(ctx, d) {
+		if d := f.m.pace(n, now); d > 0 && !wait(ctx, d) {
 			return
 		}
 	}
@@ -174,11 +174,12 @@ func (f *fetcher) fill(starved bool, again, now time.Time) {
 		wait = min(wait, max(again.Sub(now), time.Millisecond))
 	}
 	topics := f.req.Topics[:0]
+	responseMax, partitionMax := f.m.bounds()
 	f.req.Default()
 	f.req.ReplicaID = -1
 	f.req.MaxWaitMillis = int32(wait.Milliseconds())
 	f.req.MinBytes = f.m.cfg.MinBytes
-	f.req.MaxBytes = f.m.cfg.ResponseMaxBytes
+	f.req.MaxBytes = responseMax
 	f.req.SessionEpoch = -1
 	for i := range f.targets {
 		t := &f.targets[i]
@@ -196,7 +197,7 @@ func (f *fetcher) fill(starved bool, again, now time.Time) {
 		p.CurrentLeaderEpoch = t.epoch
 		p.FetchOffset = t.offset
 		p.LastFetchedEpoch = t.last
-		p.PartitionMaxBytes = f.m.cfg.MaxBytes
+		p.PartitionMaxBytes = partitionMax
 		topics[len(topics)-1].Partitions = append(topics[len(topics)-1].Partitions, p)
 	}
 	f.req.Topics = topics

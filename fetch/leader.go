@@ -54,6 +54,8 @@ type Config struct {
 	// grows by at most four times what windows take. Records that only replies in flight refer to don't count.
 	MemoryBytes int64
 	WindowBytes int
+	// SourceBytesPerSecond throttles reading from all sources together, 0 is no limit.
+	SourceBytesPerSecond int64
 	// ReplicaLag is how long an ISR member may go without having caught up (replica.lag.time.max.ms).
 	ReplicaLag time.Duration
 	Observer   Observer
@@ -89,6 +91,7 @@ type Leader struct {
 	log      *slog.Logger
 	sessions *sessions
 	memory   atomic.Int64
+	throttle limiter // of all mirrors together
 	img      atomic.Pointer[kraft.Image]
 	done     chan struct{}
 
@@ -117,8 +120,8 @@ func NewLeader(cfg Config) (*Leader, error) {
 	if cfg.Images == nil || cfg.Controller == nil {
 		return nil, errors.New("fetch: Images and Controller are required")
 	}
-	if cfg.MemoryBytes < 0 || cfg.WindowBytes < 0 || cfg.ReplicaLag < 0 {
-		return nil, errors.New("fetch: MemoryBytes, WindowBytes and ReplicaLag can't be negative")
+	if cfg.MemoryBytes < 0 || cfg.WindowBytes < 0 || cfg.ReplicaLag < 0 || cfg.SourceBytesPerSecond < 0 {
+		return nil, errors.New("fetch: MemoryBytes, WindowBytes, ReplicaLag and SourceBytesPerSecond can't be negative")
 	}
 	if cfg.MemoryBytes == 0 {
 		cfg.MemoryBytes = DefaultMemoryBytes
@@ -148,7 +151,7 @@ func NewLeader(cfg Config) (*Leader, error) {
 		cfg: cfg, log: cfg.Log, sessions: newSessions(), done: make(chan struct{}),
 		parts: map[protocol.PartitionID]*partition{}, assigns: map[protocol.PartitionID]Assignment{},
 		mirrors: map[string]*mirror{}, changed: make(chan struct{}), applied: make(chan struct{}),
-		isrDirty: map[*partition]struct{}{}, isrKick: make(chan struct{}, 1),
+		isrDirty: map[*partition]struct{}{}, isrKick: make(chan struct{}, 1), throttle: limiter{rate: cfg.SourceBytesPerSecond},
 	}
 	l.img.Store(&kraft.Image{Offset: -1})
 	return l, nil

@@ -394,3 +394,20 @@ func (b *limiter) take(n int, now time.Time) time.Duration {
 	b.due = b.due.Add(time.Duration(float64(n) / float64(b.rate) * float64(time.Second)))
 	return b.due.Sub(now)
 }
+
+// pace returns how long to wait after n bytes, by the mirror's own bound and the one for all.
+func (m *mirror) pace(n int, now time.Time) time.Duration {
+	return max(m.throttle.take(n, now), m.l.throttle.take(n, now))
+}
+
+// bounds are the most bytes to ask for in a response, and of one partition. Under a throttle they are what half a second allows: each
+// answer tells where the source's log ends, so with long waits between them lags would be those of long ago.
+func (m *mirror) bounds() (response, partition int32) {
+	response = m.cfg.ResponseMaxBytes
+	for _, rate := range []int64{m.throttle.rate, m.l.throttle.rate} {
+		if rate > 0 {
+			response = int32(min(int64(response), max(rate/2, 1)))
+		}
+	}
+	return response, min(m.cfg.MaxBytes, response)
+}

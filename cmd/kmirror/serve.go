@@ -120,7 +120,8 @@ func (p *process) dataSide(legs legs) (err error) {
 		return usageError(err.Error(), "correct the configuration")
 	}
 	p.leader, err = fetch.NewLeader(fetch.Config{
-		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: int64(cfg.Limits.Memory) / 4, Observer: p.metrics,
+		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: int64(cfg.Limits.Memory) / 4,
+		SourceBytesPerSecond: int64(cfg.Limits.SourceBytesPerSecond), Observer: p.metrics,
 	})
 	return err
 }
