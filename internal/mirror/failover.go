@@ -37,6 +37,8 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 		}
 	}
 	ends := m.sourceEnds(ctx, req.Mirror, topics)
+	m.writing.Lock()
+	defer m.writing.Unlock()
 	out := make([]admin.TopicResult, len(topics))
 	g := errgroup.Group{}
 	g.SetLimit(storeLimit)

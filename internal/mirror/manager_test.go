@@ -277,7 +277,8 @@ func TestOtherSource(t *testing.T) {
 		t.Fatalf("state %s", s.State)
 	}
 	next := mirrorTopic("orders", ordersID)
-	next.SourceTopicID = protocol.UUID{8}
+	next.SourceTopicID, next.Started = protocol.UUID{8}, time.Now()
+	_ = store{w}.PutState(t.Context(), preparing(next)...)
 	_ = store{w}.PutTopic(t.Context(), next)
 	rounds(t, m, 1)
 	if a := w.roles[orders0]; a.Role != replica.RoleTruncate || a.SourceTopicID != next.SourceTopicID {

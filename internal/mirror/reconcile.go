@@ -54,7 +54,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.mu.Lock()
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
 	for _, t := range m.cfg.Store.Topics() {
-		if t.TopicID.IsZero() {
+		if t.TopicID.IsZero() || m.takenOver(t) {
 			continue
 		}
 		m.lookTopic(r, t, seen)
@@ -127,13 +127,10 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 // look steps one partition's machine. Called with m.mu held.
 func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart statemachine.Event) {
 	p := m.parts[id]
-	if p == nil {
+	if p == nil || !p.topic.Started.Equal(t.Started) {
+		// Taken up, or started anew: start has stored PREPARING before the topic. Nothing from before says anything about it.
 		p = m.load(t, id)
 		m.parts[id] = p
-	}
-	if p.topic.SourceTopicID != t.SourceTopicID {
-		p.machine = statemachine.New() // another source: what was mirrored says nothing about it, its epochs least of all
-		p.retryAt = time.Time{}
 	}
 	p.topic = t
 	defer func() {

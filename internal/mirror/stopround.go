@@ -58,7 +58,7 @@ func (m *Manager) actStop(ctx context.Context, r *round) {
 		m.task(ctx, unlockTask(t.Name), topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.unlockTopic(ctx, t) })
 	}
 	for _, t := range r.noted {
-		m.task(ctx, "store topic "+t.Name, topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.cfg.Store.PutTopic(ctx, t) })
+		m.task(ctx, "store topic "+t.Name, topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.note(ctx, t) })
 	}
 }
 

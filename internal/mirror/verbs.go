@@ -122,6 +122,25 @@ func (m *Manager) stored(t coordinator.Topic, partition int32) coordinator.Parti
 	return coordinator.PartitionState{Mirror: t.Mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown, LastMirrorEpoch: -1}
 }
 
+// takenOver reports whether a topic that a mirror remembers is another mirror's now.
+func (m *Manager) takenOver(t coordinator.Topic) bool {
+	now, ok := m.cfg.Store.TopicByName(t.Name)
+	return ok && now.TopicID == t.TopicID && now.Mirror != t.Mirror
+}
+
+// note stores what the loop has found of a topic: that it is drained, or has grown back. One that an operator's call has changed
+// meanwhile is left as it is.
+func (m *Manager) note(ctx context.Context, t coordinator.Topic) error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	now, ok := m.cfg.Store.TopicByName(t.Name)
+	if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || now.Desired != t.Desired || !now.Started.Equal(t.Started) {
+		return nil
+	}
+	now.Drain, now.Regrow = now.Drain && t.Drain, now.Regrow && t.Regrow
+	return m.cfg.Store.PutTopic(ctx, now)
+}
+
 // RecoverTopics sends FAILED partitions of topics on where they were, their attempts counted from 0. Others are left alone.
 func (m *Manager) RecoverTopics(_ context.Context, req admin.TopicsRequest) ([]admin.TopicResult, error) {
 	topics, out, err := m.selectTopics(req.Mirror, req.Topics, func(coordinator.Topic) bool { return true })
@@ -202,10 +221,7 @@ func (m *Manager) ended(t coordinator.Topic) error {
 	if t.Desired != statemachine.Stopped {
 		return notEmpty
 	}
-	if m.cfg.Destination.Image().Topics[t.TopicID] == nil {
-		return nil
-	}
-	if now, ok := m.cfg.Store.TopicByName(t.Name); ok && now.TopicID == t.TopicID && now.Mirror != t.Mirror {
+	if m.cfg.Destination.Image().Topics[t.TopicID] == nil || m.takenOver(t) {
 		return nil
 	}
 	if partition, state, ok := m.outside(t, statemachine.Stopped); ok {
