@@ -152,7 +152,9 @@ type mirrorSummary struct {
 	Partitions int            `json:"partitions"`
 	States     map[string]int `json:"states"`
 	Lag        int64          `json:"lag"`
-	LagSeconds *float64       `json:"lag_seconds"`
+	// MaxLag is the largest lag of any partition in records, null where none is known.
+	MaxLag     *int64   `json:"max_lag"`
+	LagSeconds *float64 `json:"lag_seconds"`
 	// Unlocked counts partitions of topics that are not locked and not STOPPED: clients can write to them.
 	Unlocked int `json:"unlocked"`
 	// MinISRReal is the least number of real in-sync replicas of any partition, null where none is known.
@@ -176,6 +178,9 @@ func summarize(parts []admin.PartitionInfo) []mirrorSummary {
 		s.States[p.State]++
 		if p.Lag != nil {
 			s.Lag += *p.Lag
+			if s.MaxLag == nil || *p.Lag > *s.MaxLag {
+				s.MaxLag = new(*p.Lag)
+			}
 		}
 		if p.LagSeconds != nil && (s.LagSeconds == nil || *p.LagSeconds > *s.LagSeconds) {
 			s.LagSeconds = new(*p.LagSeconds)
@@ -190,15 +195,22 @@ func summarize(parts []admin.PartitionInfo) []mirrorSummary {
 	return out
 }
 
+// summaryStates have a column each in the table; all others share one.
+var summaryStates = []statemachine.State{statemachine.Mirroring, statemachine.Paused, statemachine.Stopped, statemachine.Failed}
+
 func summaryTable(w io.Writer, mirrors []mirrorSummary) {
-	fmt.Fprintln(w, "MIRROR\tTOPICS\tPARTITIONS\tMIRRORING\tFAILED\tOTHER\tLAG\tLAG-SECONDS\tUNLOCKED\tMIN-ISR-REAL")
+	fmt.Fprintln(w, "MIRROR\tTOPICS\tPARTITIONS\tMIRRORING\tPAUSED\tSTOPPED\tFAILED\tOTHER\tLAG\tMAX-LAG\tLAG-SECONDS\tUNLOCKED\tMIN-ISR-REAL")
 	for _, s := range mirrors {
-		running, failed := s.States[statemachine.Mirroring.String()], s.States[statemachine.Failed.String()]
+		fmt.Fprintf(w, "%s\t%d\t%d", s.Mirror, s.Topics, s.Partitions)
+		others := s.Partitions
+		for _, state := range summaryStates {
+			fmt.Fprintf(w, "\t%d", s.States[state.String()])
+			others -= s.States[state.String()]
+		}
 		lag := "-"
 		if s.LagSeconds != nil {
 			lag = fmt.Sprintf("%.1f", *s.LagSeconds)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\n", s.Mirror, s.Topics, s.Partitions, running, failed,
-			s.Partitions-running-failed, s.Lag, lag, s.Unlocked, cell(s.MinISRReal))
+		fmt.Fprintf(w, "\t%d\t%d\t%s\t%s\t%d\t%s\n", others, s.Lag, cell(s.MaxLag), lag, s.Unlocked, cell(s.MinISRReal))
 	}
 }

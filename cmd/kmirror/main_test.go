@@ -88,7 +88,14 @@ type harness struct {
 	input    string
 }
 
-func newHarness(t *testing.T, f *fakeService) *harness {
+func newHarness(t *testing.T, f admin.Service) *harness {
+	t.Helper()
+	h, _ := newGoingHarness(t, f)
+	return h
+}
+
+// newGoingHarness has a kmirror that ends when stop is called, at the test's end at the latest.
+func newGoingHarness(t *testing.T, f admin.Service) (h *harness, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -107,7 +114,7 @@ func newHarness(t *testing.T, f *fakeService) *harness {
 			t.Error(err)
 		}
 	})
-	return &harness{t: t, address: l.Addr().String()}
+	return &harness{t: t, address: l.Addr().String()}, cancel
 }
 
 func (h *harness) run(args ...string) (code int, stdout, stderr string) {
@@ -160,6 +167,17 @@ func TestUsageErrorsExitWith2AndSayWhatToDo(t *testing.T) {
 		"short interval":       {"describe", "--watch", "--interval", "1ms"},
 		"no topic matches":     {"start", "--mirror", "m", "--topics", "a"},
 		"serve without config": {"serve", "--config", "/none"},
+		"failover of what":     {"failover", "--mirror", "m"},
+		"topics and all":       {"promote", "--mirror", "m", "--topics", "t", "--all"},
+		"loss below 0":         {"stop", "--mirror", "m", "--all", "--max-loss", "-2"},
+		"wait below 0":         {"pause", "--mirror", "m", "--topics", "t", "--wait", "-1s"},
+		"resume bad list":      {"resume", "--mirror", "m", "--topics", "/("},
+		"recover of what":      {"recover", "--mirror", "m"},
+		"delete of what":       {"delete"},
+		"retire of what":       {"retire"},
+		"retire bad ids":       {"retire", "--node-ids", "9001,x"},
+		"retire no ids":        {"retire", "--node-ids", ","},
+		"retire at once":       {"retire", "--node-ids", "9001", "--wait", "0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := h.run(args...)
@@ -304,8 +322,8 @@ func TestListAndDescribe(t *testing.T) {
 			"MIRROR  TOPIC  PARTITION  RETRY         ERROR     WHAT TO DO\n" +
 				"m       t      1          NonRetryable  diverged  start again\n"},
 		{[]string{"describe", "--summary"},
-			"MIRROR  TOPICS  PARTITIONS  MIRRORING  FAILED  OTHER  LAG  LAG-SECONDS  UNLOCKED  MIN-ISR-REAL\n" +
-				"m       2       3           1          1       1      5    2.5          1         1\n"},
+			"MIRROR  TOPICS  PARTITIONS  MIRRORING  PAUSED  STOPPED  FAILED  OTHER  LAG  MAX-LAG  LAG-SECONDS  UNLOCKED  MIN-ISR-REAL\n" +
+				"m       2       3           1          0       0        1       1      5    4        2.5          1         1\n"},
 	} {
 		if code, stdout, stderr := h.run(c.args...); code != 0 || stdout != c.want {
 			t.Errorf("%v: exit %d\n%s%s\nwant\n%s", c.args, code, stdout, stderr, c.want)

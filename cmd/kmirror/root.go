@@ -62,6 +62,8 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some partitions not th
 	for _, cmd := range []*cobra.Command{
 		newServeCommand(c), newDemoCommand(c), newCreateCommand(c), newStartCommand(c), newListCommand(c),
 		newDescribeCommand(c), newVerifyCommand(c), newVersionCommand(c),
+		newPromoteCommand(c), newFailoverCommand(c), newStopAlias(c), newPauseCommand(c), newResumeCommand(c), newRecoverCommand(c),
+		newDeleteCommand(c), newRetireCommand(c),
 		newUnlockCommand(c),
 	} {
 		if cmd.Args == nil {

@@ -128,9 +128,7 @@ func startTable(w io.Writer, results []admin.TopicResult, dryRun bool) {
 	}
 	for _, r := range results {
 		if r.Plan != nil {
-			for _, line := range r.Plan.Requests {
-				fmt.Fprintf(w, "would send: %s\n", line)
-			}
+			requestLines(w, r.Plan.Requests)
 		}
 	}
 }
@@ -144,27 +142,9 @@ func number(n int64) string {
 
 // startError is nil when every topic was accepted; otherwise it carries the exit code of the first refusal.
 func startError(results []admin.TopicResult) error {
-	var first *admin.Error
-	refused := 0
-	for _, r := range results {
-		if r.Err != nil {
-			refused++
-			if first == nil {
-				refusal := *r.Err
-				refusal.Message = r.Topic + ": " + refusal.Message
-				first = &refusal
-			}
-		}
-	}
 	if len(results) == 0 {
 		return &admin.Error{Code: kip1279.UnknownTopicOrPartition, Message: "no topic of the source matches",
 			Hint: "compare --topics and --exclude with the topics of the source", Exit: admin.ExitUsage}
 	}
-	if refused > 1 {
-		first.Message = fmt.Sprintf("%d of %d topics refused; the first: %s", refused, len(results), first.Message)
-	}
-	if first == nil {
-		return nil
-	}
-	return first
+	return refused(results)
 }
