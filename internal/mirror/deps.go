@@ -17,6 +17,8 @@ type Destination interface {
 	kraft.ImageSource
 	ClusterID() string
 	Owns(id int32) bool
+	// Guest reports ids of any kmirror process, ours included: they hold no log.
+	Guest(id int32) bool
 	Ready() error
 	CreateTopic(ctx context.Context, t broker.NewTopic) (protocol.UUID, error)
 	Reassign(ctx context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error

@@ -96,6 +96,7 @@ func (w *world) Image() *kraft.Image                       { w.mu.Lock(); defer 
 func (w *world) Changed() <-chan struct{}                  { w.mu.Lock(); defer w.mu.Unlock(); return w.changed }
 func (w *world) ClusterID() string                         { return "destination" }
 func (w *world) Owns(id int32) bool                        { return id >= 9000 }
+func (w *world) Guest(id int32) bool                       { return id >= 9000 }
 func (w *world) Ready() error                              { return nil }
 func (w *world) SetStrayCheck(f func(t *kraft.Topic) bool) { w.stray = f }
 
@@ -229,6 +230,9 @@ func (s store) TopicByName(name string) (coordinator.Topic, bool) {
 	return newest, found
 }
 func (s store) PutTopic(_ context.Context, t coordinator.Topic) error {
+	if s.putErr != nil {
+		return s.putErr
+	}
 	s.wrote("put topic " + t.Name + " of " + t.Mirror)
 	s.remove(t)
 	s.mu.Lock()

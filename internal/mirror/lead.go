@@ -23,7 +23,7 @@ func (m *Manager) own(ids []int32) []int32 {
 
 // real returns the ids of real brokers among a list, in its order.
 func (m *Manager) real(ids []int32) []int32 {
-	return slices.DeleteFunc(slices.Clone(ids), m.cfg.Destination.Owns)
+	return slices.DeleteFunc(slices.Clone(ids), m.guest)
 }
 
 // outOfSync returns the real replicas that are not in the ISR.
@@ -31,13 +31,17 @@ func (m *Manager) outOfSync(ip *kraft.Partition) []int32 {
 	return slices.DeleteFunc(m.real(ip.Replicas), func(id int32) bool { return slices.Contains(ip.ISR, id) })
 }
 
-// leadingList is the replica list with which we lead: ours first, in the order they have when they are all there.
-func (m *Manager) leadingList(ip *kraft.Partition) []int32 {
+// leadingList is the replica list with which we lead: ours first, in the order they have when they are all there, then one id of the
+// process that stands by, then the real brokers.
+func (m *Manager) leadingList(id protocol.PartitionID, ip *kraft.Partition) []int32 {
 	mine := m.own(ip.Replicas)
 	for _, id := range m.cfg.NodeIDs {
 		if !slices.Contains(mine, id) {
 			mine = append(mine, id)
 		}
+	}
+	if by, ok := m.standby(id); ok {
+		mine = append(mine, by)
 	}
 	return append(mine, m.real(ip.Replicas)...)
 }
@@ -61,13 +65,11 @@ func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) erro
 // consumers in every way, which we could not do without the source's epochs, and the lock keeps them from being written.
 func (m *Manager) withSource(ctx context.Context, ids []protocol.PartitionID) ([]protocol.PartitionID, error) {
 	byMirror := map[string][]protocol.PartitionID{}
-	m.mu.Lock()
 	for _, id := range ids {
-		if p := m.parts[id]; p != nil {
-			byMirror[p.topic.Mirror] = append(byMirror[p.topic.Mirror], id)
+		if mirror, ok := m.mirrorOfTopic(id.Topic); ok {
+			byMirror[mirror] = append(byMirror[mirror], id)
 		}
 	}
-	m.mu.Unlock()
 	var (
 		mu    sync.Mutex
 		pings sync.WaitGroup
@@ -119,7 +121,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 			continue
 		}
 		tp := protocol.TopicPartition{Topic: t.Name, Partition: id.Partition}
-		if want := m.leadingList(ip); !slices.Equal(targets(ip), want) {
+		if want := m.leadingList(id, ip); !slices.Equal(targets(ip), want) {
 			lists[tp] = want
 		}
 		elect[tp] = id
@@ -133,8 +135,8 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 		m.fault("listed")
 	}
 	for _, id := range elect {
-		if ip := img.Partition(id); ip.Leader >= 0 && !slices.Contains(ip.ISR, m.leadingList(ip)[0]) {
-			first := m.leadingList(ip)[0]
+		if ip := img.Partition(id); ip.Leader >= 0 && !slices.Contains(ip.ISR, m.leadingList(id, ip)[0]) {
+			first := m.leadingList(id, ip)[0]
 			join[first] = append(join[first], id)
 		}
 	}
@@ -159,7 +161,7 @@ func (m *Manager) joinAndElect(ctx context.Context, join map[int32][]protocol.Pa
 		img := m.cfg.Destination.Image()
 		var ready []protocol.TopicPartition
 		for tp, id := range elect {
-			if ip := img.Partition(id); ip != nil && !asked[tp] && slices.Contains(ip.ISR, m.leadingList(ip)[0]) {
+			if ip := img.Partition(id); ip != nil && !asked[tp] && slices.Contains(ip.ISR, m.leadingList(id, ip)[0]) {
 				ready, asked[tp] = append(ready, tp), true
 			}
 		}
@@ -356,8 +358,11 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 	if p.machine.State != statemachine.Mirroring || !led || len(ip.Adding)+len(ip.Removing) > 0 {
 		return
 	}
-	if !ours || len(m.missing(r.img, p, ip)) > 0 {
+	if !slices.Equal(ip.Replicas, m.leadingList(p.id, ip)) || len(m.missing(r.img, p, ip)) > 0 {
 		r.regrow = append(r.regrow, p.id)
+	}
+	if p.id.Partition == 0 && m.lockOutgrown(r.img, p.topic) {
+		r.lock[p.id.Topic] = p.topic
 	}
 }
 
@@ -400,7 +405,7 @@ func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) e
 	for _, id := range ids {
 		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
 			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
-			lists[tp], add[tp] = m.leadingList(ip), m.missing(img, p, ip)
+			lists[tp], add[tp] = m.leadingList(id, ip), m.missing(img, p, ip)
 			if len(add[tp]) == 0 && slices.Equal(lists[tp], ip.Replicas) {
 				delete(lists, tp)
 			}

@@ -19,11 +19,12 @@ const (
 // satisfy it, and no larger, since eligible leader replicas trust it.
 func lockValue(own, real, trueMin int) int { return max(own+trueMin, real+1) }
 
-// topicLockValue is L over all partitions of a topic.
+// topicLockValue is L over all partitions of a topic. Real replicas that are missing for the moment count: L is not to change with
+// each of their comings and goings, and brokers cap it at the replicas that there are.
 func (m *Manager) topicLockValue(t coordinator.Topic, it *kraft.Topic) int {
 	l := 0
 	for _, p := range it.Partitions {
-		l = max(l, lockValue(len(m.own(p.Replicas)), len(m.real(p.Replicas)), trueMinISR(t)))
+		l = max(l, lockValue(len(p.Replicas)-len(m.real(p.Replicas)), max(len(m.real(p.Replicas)), int(t.Replicas)), trueMinISR(t)))
 	}
 	return l
 }
@@ -58,7 +59,7 @@ func (m *Manager) lockTopic(ctx context.Context, t coordinator.Topic) error {
 		return fmt.Errorf("topic %s is gone", t.Name)
 	}
 	for n, p := range it.Partitions {
-		if !m.cfg.Destination.Owns(p.Leader) {
+		if !m.guest(p.Leader) {
 			return fmt.Errorf("partition %d of %s is led by %d: it is locked once all partitions are led by kmirror", n, t.Name, p.Leader)
 		}
 		if len(p.ELR) > 0 {
@@ -68,4 +69,21 @@ func (m *Manager) lockTopic(ctx context.Context, t coordinator.Topic) error {
 	return m.cfg.Destination.SetTopicConfigs(ctx, t.Name, map[string]string{
 		sizeConfig: "0", minISRConfig: strconv.Itoa(m.topicLockValue(t, it)),
 	}, nil)
+}
+
+// lockOutgrown reports whether L is no longer what the number of kmirror's ids in the replica lists asks for: another process stands
+// by now, or does not any more. It is only set right while nothing forbids to write it.
+func (m *Manager) lockOutgrown(img *kraft.Image, t coordinator.Topic) bool {
+	it := img.Topics[t.TopicID]
+	if it == nil {
+		return false
+	}
+	for _, p := range it.Partitions {
+		if !m.guest(p.Leader) || len(p.ELR) > 0 || len(p.Adding)+len(p.Removing) > 0 {
+			return false
+		}
+	}
+	isr, _ := img.TopicConfig(t.Name, minISRConfig)
+	n, err := strconv.Atoi(isr)
+	return err == nil && n != m.topicLockValue(t, it)
 }

@@ -49,6 +49,8 @@ type Config struct {
 	OnForeign func()
 	// Fault is told of each of FaultPoints as it is reached, for tests that end the process there. nil in production.
 	Fault func(point string)
+	// Processes are the kmirror processes of the destination that are alive. nil: there is none but this one.
+	Processes func() []Process
 	// Verify answers the private verb of that name, nil where there is none.
 	Verify func(ctx context.Context, payload []byte) ([]byte, error)
 }
@@ -77,6 +79,8 @@ type Manager struct {
 	writable   atomic.Pointer[map[protocol.UUID]bool]
 	retired    chan struct{} // closed when Retire is done
 	retireOnce sync.Once
+	leaving    atomic.Bool
+	standing   atomic.Pointer[standing]
 }
 
 // part is what the manager holds of one partition. It belongs to the loop; Describe reads it under Manager.mu.

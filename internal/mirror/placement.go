@@ -20,7 +20,7 @@ func (m *Manager) placeable(img *kraft.Image) []int32 {
 	var ids []int32
 	for id, b := range img.Brokers {
 		cordoned := len(b.LogDirs) > 0 && len(b.CordonedLogDirs) >= len(b.LogDirs)
-		if !m.cfg.Destination.Owns(id) && !b.Fenced && !b.InControlledShutdown && !cordoned {
+		if !m.guest(id) && !b.Fenced && !b.InControlledShutdown && !cordoned {
 			ids = append(ids, id)
 		}
 	}

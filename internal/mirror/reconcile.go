@@ -16,6 +16,7 @@ import (
 // round is one look at everything: what the machines ask for, gathered so that many partitions share a request.
 type round struct {
 	img      *kraft.Image
+	procs    []Process
 	statuses map[protocol.PartitionID]replica.Status
 	now      time.Time
 
@@ -51,9 +52,18 @@ func (m *Manager) reconcile(ctx context.Context) {
 		return
 	}
 	m.syncMirrors()
+	r.procs = m.processes()
+	topics := m.cfg.Store.Topics()
+	stand := &standing{procs: r.procs, mirrors: map[protocol.UUID]string{}}
+	for _, t := range topics {
+		if !m.takenOver(t) {
+			stand.mirrors[t.TopicID] = t.Mirror
+		}
+	}
+	m.standing.Store(stand)
 	m.mu.Lock()
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
-	for _, t := range m.cfg.Store.Topics() {
+	for _, t := range topics {
 		if t.TopicID.IsZero() || m.takenOver(t) {
 			continue
 		}
@@ -114,6 +124,9 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 	r.topic = m.topicFacts(r, t)
 	for p := range t.Partitions {
 		id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
+		if !m.lookChoice(r, t.Mirror, id, r.img.Partition(id)) {
+			continue
+		}
 		seen[id] = true
 		m.look(r, t, id, restart)
 	}

@@ -39,12 +39,21 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 	}
 	res.Remains = []string{coordinator.DefaultTopic}
 	res.Partitions = len(m.named(m.cfg.Destination.Image()))
-	if len(active) > 0 && !req.Failover {
+	others := m.others()
+	if others {
+		res.Stopped = nil // they are mirrored on by another process
+	}
+	if len(active) > 0 && !req.Failover && !others {
 		return res, &admin.Error{Code: 143, Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
 			Hint: "promote or stop them first, or let --failover do it", Exit: admin.ExitRefused}
 	}
 	if req.DryRun {
 		return res, nil
+	}
+	if others {
+		m.leaving.Store(true)
+		m.poke()
+		active = nil
 	}
 	for mirror := range active {
 		stopped, err := m.StopTopics(ctx, admin.StopRequest{Mirror: mirror, All: true, MaxLoss: -1, Force: true})
@@ -68,6 +77,11 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 func (m *Manager) isStopped(t coordinator.Topic) bool {
 	gone := m.writable.Load()
 	return gone != nil && (*gone)[t.TopicID]
+}
+
+// others reports whether another process is there to take over.
+func (m *Manager) others() bool {
+	return slices.ContainsFunc(m.processes(), func(p Process) bool { return !p.Self && !p.Leaving })
 }
 
 // named returns the partitions, by topic and number, whose replica lists name an id of this process.

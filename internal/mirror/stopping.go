@@ -382,7 +382,7 @@ func (m *Manager) handedOver(ip *kraft.Partition) bool {
 }
 
 // guest reports whether a node id is kmirror's, of this process or another: it holds no log.
-func (m *Manager) guest(id int32) bool { return m.cfg.Destination.Owns(id) }
+func (m *Manager) guest(id int32) bool { return m.cfg.Destination.Guest(id) }
 
 // growBack gives topics that were handed over the replicas that were not in sync then, once their brokers are alive and hold no log
 // of an earlier life any more.

@@ -1,0 +1,160 @@
+package mirror
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// Process is a kmirror process of the destination that is held to be alive.
+type Process struct {
+	// NodeIDs are its node ids; the first of them names it in the choice of leaders, so that it gets back what it had when it returns.
+	NodeIDs []int32
+	Self    bool
+	// Blind are mirrors whose source the process does not reach.
+	Blind []string
+	// Leaving processes are given nothing any more.
+	Leaving bool
+}
+
+// alone is what there is without others.
+func (m *Manager) alone() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}} }
+
+// choice says which process is to lead a partition, and which stands by: one id of the latter is in the replica list and the ISR, so
+// that it can lead at once.
+type choice struct {
+	lead, standby Process
+	// two: there is a standby.
+	two bool
+}
+
+// choose spreads partitions over processes by rendezvous hashing: each process comes to the same answer by itself, and a process that
+// comes or goes moves only what is its own. Processes that don't reach the mirror's source come last.
+func choose(procs []Process, mirror string, id protocol.PartitionID) choice {
+	var c choice
+	ranked := slices.Clone(procs)
+	blind := func(p Process) int {
+		n := 0
+		if slices.Contains(p.Blind, mirror) {
+			n = 1
+		}
+		if p.Leaving {
+			n = 2
+		}
+		return n
+	}
+	slices.SortFunc(ranked, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(blind(a), blind(b)), cmp.Compare(weight(b, id), weight(a, id)), cmp.Compare(a.NodeIDs[0], b.NodeIDs[0]))
+	})
+	c.lead = ranked[0]
+	if len(ranked) > 1 && !ranked[1].Leaving {
+		c.standby, c.two = ranked[1], true
+	}
+	return c
+}
+
+// weight is how much a process wants a partition.
+func weight(p Process, id protocol.PartitionID) uint64 {
+	h := fnv.New64a()
+	var b [8]byte
+	binary.BigEndian.PutUint32(b[:], uint32(p.NodeIDs[0]))
+	binary.BigEndian.PutUint32(b[4:], uint32(id.Partition))
+	h.Write(b[:])
+	h.Write(id.Topic[:])
+	x := h.Sum64()
+	// FNV alone leaves numbers that differ little close to each other.
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}
+
+// lookChoice decides whether a partition is this process's to look after: it leads, or is chosen to lead and no live process does.
+// A partition that another live process leads and that is ours by choice is taken, unless it is in the middle of a stop. Called
+// with m.mu held.
+func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, ip *kraft.Partition) bool {
+	if len(r.procs) < 2 {
+		return true
+	}
+	c := choose(r.procs, mirror, id)
+	if ip == nil {
+		return c.lead.Self
+	}
+	if m.cfg.Destination.Owns(ip.Leader) {
+		return true
+	}
+	if !c.lead.Self {
+		return false
+	}
+	led := slices.ContainsFunc(r.procs, func(p Process) bool { return slices.Contains(p.NodeIDs, ip.Leader) })
+	if !led {
+		return true
+	}
+	if s, ok := m.cfg.Store.State(id); ok && movable(s.State) {
+		r.lead = append(r.lead, id)
+	}
+	return false
+}
+
+// movable reports whether a partition in a state may go from one live process to another. Those that prepare or stop are finished
+// where they are.
+func movable(s statemachine.State) bool {
+	switch s {
+	case statemachine.Mirroring, statemachine.EpochFencing, statemachine.Paused, statemachine.Failed:
+		return true
+	}
+	return false
+}
+
+// processes returns the live processes, this one among them.
+func (m *Manager) processes() []Process {
+	procs := m.alone()
+	if m.cfg.Processes != nil {
+		if known := m.cfg.Processes(); slices.ContainsFunc(known, func(p Process) bool { return p.Self }) {
+			procs = known
+		}
+	}
+	for i := range procs {
+		if procs[i].Self {
+			procs[i].Leaving = m.leaving.Load()
+		}
+	}
+	return procs
+}
+
+// standing is what every look leaves for those who need to know outside of it.
+type standing struct {
+	procs   []Process
+	mirrors map[protocol.UUID]string // by destination topic
+}
+
+// mirrorOfTopic returns the mirror of a destination topic.
+func (m *Manager) mirrorOfTopic(id protocol.UUID) (string, bool) {
+	s := m.standing.Load()
+	if s == nil {
+		return "", false
+	}
+	mirror, ok := s.mirrors[id]
+	return mirror, ok
+}
+
+// standby returns the id of the process that stands by for a partition that we lead.
+func (m *Manager) standby(id protocol.PartitionID) (int32, bool) {
+	s := m.standing.Load()
+	if s == nil || len(s.procs) < 2 {
+		return 0, false
+	}
+	c := choose(s.procs, s.mirrors[id.Topic], id)
+	switch {
+	case !c.lead.Self && !c.lead.Leaving:
+		return c.lead.NodeIDs[0], true // it is about to take over
+	case c.two && !c.standby.Self:
+		return c.standby.NodeIDs[0], true
+	}
+	return 0, false
+}
