@@ -487,5 +487,5 @@ func asError(err error) *admin.Error {
 	if e, ok := err.(*admin.Error); ok {
 		return e
 	}
-	return &admin.Error{Code: -1, Message: err.Error(), Exit: admin.ExitFailed}
+	return &admin.Error{Code: -1, Message: err.Error(), Hint: "see the log of kmirror serve, then try again", Exit: admin.ExitFailed}
 }
