@@ -35,6 +35,7 @@ type world struct {
 	putErr   error
 	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
 	joinErr   map[string]error
+	clearELR  bool // reassignments clear eligible leader replicas
 	sourceErr error
 	stray     func(*kraft.Topic) bool
 	looks     int // rounds of the manager
@@ -110,6 +111,12 @@ func (w *world) Reassign(_ context.Context, lists map[protocol.TopicPartition][]
 		w.lists = append(w.lists, l)
 		w.change(tp.Topic, func(p *kraft.Partition) {
 			p.Replicas = l
+			if w.clearELR {
+				p.ELR = nil
+			}
+			if !slices.Contains(l, p.Leader) && slices.Contains(p.ISR, l[0]) {
+				p.Leader, p.LeaderEpoch = l[0], p.LeaderEpoch+1
+			}
 			p.ISR = slices.DeleteFunc(slices.Clone(p.ISR), func(id int32) bool { return !slices.Contains(l, id) })
 		})
 	}
@@ -140,9 +147,20 @@ func (w *world) JoinISR(_ context.Context, node int32, parts []protocol.Partitio
 	return errs
 }
 
-func (w *world) SetTopicConfigs(_ context.Context, topic string, set map[string]string, _ []string) error {
+func (w *world) SetTopicConfigs(_ context.Context, topic string, set map[string]string, remove []string) error {
 	w.did("configs")
-	w.edit(func(i *kraft.Image) { i.Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: topic}] = set })
+	w.edit(func(i *kraft.Image) {
+		r := kraft.ConfigResource{Type: kraft.ConfigTopic, Name: topic}
+		now := maps.Clone(i.Configs[r])
+		if now == nil {
+			now = map[string]string{}
+		}
+		maps.Copy(now, set)
+		for _, k := range remove {
+			delete(now, k)
+		}
+		i.Configs[r] = now
+	})
 	return nil
 }
 

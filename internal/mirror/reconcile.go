@@ -353,6 +353,9 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 			Stop: p.machine.Stop, Aligned: p.machine.Aligned}
 		if p.machine.Stop != statemachine.StopFreeze {
 			s.LastMirrorEpoch, s.StopEnd, s.StopEpoch = p.work.lme, p.work.end, p.work.epoch
+			if s.LastMirrorEpoch < 0 {
+				s.LastMirrorEpoch = coordinator.ForgetEpoch
+			}
 		}
 		if p.machine.Final {
 			s.Retry = -1
