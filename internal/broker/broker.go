@@ -35,6 +35,7 @@ type Broker struct {
 	guests    atomic.Pointer[map[int32]struct{}] // replaced as a whole, by publish only
 	images    broadcast                          // at each published image
 	fence     atomic.Pointer[string]
+	retiring  atomic.Bool
 
 	ended   chan struct{} // closed when Run returns
 	mu      sync.Mutex
@@ -96,8 +97,8 @@ func New(cfg Config) (*Broker, error) {
 }
 
 // Run checks that the destination is the cluster it should be, reads its metadata, registers the node ids and keeps them
-// alive until ctx ends; then it leaves with a controlled shutdown that takes no longer than Config.ShutdownTimeout. It
-// returns an error when it must not or cannot register: *ClusterMismatchError, *NodeIDTakenError.
+// alive until ctx ends; then it leaves with a controlled shutdown that takes no longer than Config.ShutdownTimeout, for good
+// after Retire. It returns an error when it must not or cannot register: *ClusterMismatchError, *NodeIDTakenError.
 func (b *Broker) Run(ctx context.Context) error {
 	defer close(b.ended)
 	defer b.ctl.close()
@@ -132,6 +133,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	b.mu.Lock()
 	b.running = nil // nothing that outlives a call may begin any more
 	b.mu.Unlock()
+	if err == nil && b.retiring.Load() {
+		err = b.unregister(ctx)
+	}
 	end()
 	b.keepers.Wait()
 	return err

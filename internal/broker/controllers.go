@@ -192,6 +192,8 @@ func codes(resp kmsg.Response) []int16 {
 		out = append(out, r.ErrorCode)
 	case *kmsg.AlterPartitionResponse:
 		out = append(out, r.ErrorCode)
+	case *kmsg.UnregisterBrokerResponse:
+		out = append(out, r.ErrorCode)
 	case *kmsg.DescribeClusterResponse:
 		out = append(out, r.ErrorCode)
 	case *kmsg.CreateTopicsResponse:
