@@ -129,11 +129,11 @@ func (p *process) dataSide(legs legs) (err error) {
 // operatorSide makes what remembers and directs.
 func (p *process) operatorSide(legs legs) (err error) {
 	cfg, log := p.cfg, p.log
-	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Owns, Log: log}); err != nil {
+	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Guest, Log: log}); err != nil {
 		return err
 	}
 	if p.verifier, err = verify.New(verify.Config{
-		Images: p.broker, Owns: p.broker.Owns, Destination: legs.bootstrap, Log: log, Source: p.verifySource,
+		Images: p.broker, Owns: p.broker.Guest, Destination: legs.bootstrap, Log: log, Source: p.verifySource,
 	}); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (p *process) listeners() (err error) {
 	}
 	if p.proxy, err = proxy.New(proxy.Config{
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
-		Owns: p.broker.Owns, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
+		Owns: p.broker.Guest, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
 	}); err != nil {
 		return err
@@ -175,15 +175,16 @@ func (p *process) ready() error {
 	}
 }
 
-// run works until ctx ends. Leaving goes in two steps: first leadership is given away in order while followers and clients
-// are still served, then everything stops.
+// run works until ctx ends or the process has retired. Leaving goes in two steps: first leadership is given away in order, and
+// after a retirement the node ids are unregistered, while followers and clients are still served; then everything stops.
 func (p *process) run(ctx context.Context) error {
 	defer p.sockets.close()
 	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
 	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	back, outer := errgroup.WithContext(outer) // goes on until leadership is gone
-	front, ctx := errgroup.WithContext(ctx)
+	front := newDeparture(ctx)
+	defer front.end()
 	behind := map[string]func(context.Context) error{"data path": p.leader.Run, "listeners": p.proxy.Run, "state": p.store.Run}
 	if p.http != nil {
 		behind["http"] = p.http.Run
@@ -192,32 +193,44 @@ func (p *process) run(ctx context.Context) error {
 		back.Go(func() error { return named(name, run(outer)) })
 	}
 	// What fails behind ends what is in front too.
-	front.Go(func() error {
+	front.group.Go(func() error {
 		select {
-		case <-ctx.Done():
+		case <-front.ctx.Done():
 			return nil
 		case <-outer.Done():
 			return errors.New("a part of the process ended")
 		}
 	})
-	front.Go(func() error { p.nameCluster(ctx); return nil })
+	p.runFront(front)
+	err := front.group.Wait()
+	stop()
+	if e := back.Wait(); e != nil {
+		err = e
+	}
+	if front.retiring.Load() && err == nil {
+		p.log.Info("retired: the node ids are unregistered", "node_ids", fmt.Sprint(p.cfg.NodeIDs))
+	}
+	p.log.Info("stopped", "err", err)
+	return serveError(err)
+}
+
+// runFront starts what is in front.
+func (p *process) runFront(front *departure) {
+	ctx := front.ctx
+	front.group.Go(func() error { p.nameCluster(ctx); return nil })
+	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	for name, run := range map[string]func(context.Context) error{
-		"membership": p.broker.Run, "manager": p.manager.Run, "admin listener": p.admin.Run, "verify": p.verifier.Run,
+		"manager": p.manager.Run, "verify": p.verifier.Run,
+		"membership":     func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },
+		"admin listener": func(context.Context) error { return p.admin.Run(front.admin) },
 	} {
-		front.Go(func() error {
+		front.group.Go(func() error {
 			if err := run(ctx); err != nil || ctx.Err() == nil {
 				return named(name, errors.Join(err, unexpected(ctx)))
 			}
 			return nil
 		})
 	}
-	err := front.Wait()
-	stop()
-	if e := back.Wait(); e != nil {
-		err = e
-	}
-	p.log.Info("stopped", "err", err)
-	return serveError(err)
 }
 
 // nameCluster puts the destination's id into the metrics once it is known.

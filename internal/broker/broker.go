@@ -303,7 +303,11 @@ func (b *Broker) Guest(id int32) bool {
 	if b.Owns(id) {
 		return true
 	}
-	_, ok := (*b.guests.Load())[id]
+	known := b.guests.Load()
+	if known == nil {
+		return false // no image yet
+	}
+	_, ok := (*known)[id]
 	return ok
 }
 

@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,6 +57,9 @@ type Config struct {
 	OnEvicted string
 	// Check looks at the destination before anything is registered; its error ends Run. Optional.
 	Check func(*kraft.Image) error
+	// LiftPeers asks other kmirror processes to lift the cordon of their node ids for a few seconds, and returns when they have: a
+	// replica list that names a cordoned id is refused, whoever asks. nil where there are no others.
+	LiftPeers func(ctx context.Context, ids []int32) error
 	// Observer gets events for metrics; optional.
 	Observer Observer
 	// HeartbeatInterval is broker.heartbeat.interval.ms, 2 s by default.

@@ -63,6 +63,9 @@ func (c *cordon) answered(id int32) {
 // lift opens our directories if any of the ids is ours, and blocks until the controller knows that. The function returned
 // must be called after the placement; what others placed on us in between is looked for then.
 func (c *cordon) lift(ctx context.Context, ids []int32) (release func(), err error) {
+	if err := c.liftPeers(ctx, ids); err != nil {
+		return nil, err
+	}
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return !c.b.Owns(id) })
 	if len(ids) == 0 || !cordonSupported(c.b.Image()) {
 		return func() {}, nil
@@ -86,6 +89,41 @@ func (c *cordon) lift(ctx context.Context, ids []int32) (release func(), err err
 			return nil, fmt.Errorf("the controller did not lift the cordon of our node ids: %w", ctx.Err())
 		}
 	}
+}
+
+// liftPeers has other processes lift the cordon of ids of theirs among ids.
+func (c *cordon) liftPeers(ctx context.Context, ids []int32) error {
+	img := c.b.Image()
+	if c.b.cfg.LiftPeers == nil || !cordonSupported(img) {
+		return nil
+	}
+	var theirs []int32
+	for _, id := range ids {
+		if !c.b.Owns(id) && c.b.Guest(id) && !slices.Contains(theirs, id) {
+			theirs = append(theirs, id)
+		}
+	}
+	if len(theirs) == 0 {
+		return nil
+	}
+	if err := c.b.cfg.LiftPeers(ctx, theirs); err != nil {
+		return fmt.Errorf("lift the cordon of node ids %v of other kmirror processes: %w", theirs, err)
+	}
+	return nil
+}
+
+// Uncordon lifts the cordon of all our node ids for a while, on behalf of another kmirror process that names them in a replica
+// list, and returns when the controller knows. It goes on for as long as Run runs, at most for the time given.
+func (b *Broker) Uncordon(ctx context.Context, during time.Duration) error {
+	ids := make([]int32, len(b.members))
+	for i, m := range b.members {
+		ids[i] = m.node.ID
+	}
+	release, err := b.cordon.lift(ctx, ids)
+	if err == nil {
+		time.AfterFunc(during, release)
+	}
+	return err
 }
 
 func (c *cordon) add(n int) {

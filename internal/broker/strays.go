@@ -209,7 +209,7 @@ type placement struct {
 func newPlacement(b *Broker, img *kraft.Image) *placement {
 	p := &placement{b: b, load: map[int32]int{}, live: map[int32]bool{}}
 	for id, r := range img.Brokers {
-		if b.Owns(id) || r.Fenced || r.InControlledShutdown {
+		if b.Guest(id) || r.Fenced || r.InControlledShutdown {
 			continue
 		}
 		p.live[id] = true
@@ -236,7 +236,7 @@ func (p *placement) target(part *kraft.Partition, n int) []int32 {
 	var insync, lagging, dead, out []int32
 	for _, id := range part.Replicas {
 		switch {
-		case p.b.Owns(id) || slices.Contains(part.Adding, id) && !slices.Contains(part.ISR, id):
+		case p.b.Guest(id) || slices.Contains(part.Adding, id) && !slices.Contains(part.ISR, id):
 		case !p.live[id]:
 			dead = append(dead, id)
 		case slices.Contains(part.ISR, id):
