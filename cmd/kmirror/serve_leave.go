@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// departure runs what is in front of a process, and knows how that ends: when it is told to, when a part of it fails, or when
+// the process retires.
+type departure struct {
+	group *errgroup.Group
+	// ctx is of everything in front. admin is of the admin listener: it ends with ctx, but stays open to the very last when the
+	// process retires, since its end is how an operator sees that the node ids are gone.
+	ctx, admin        context.Context
+	leave, closeAdmin context.CancelFunc
+	retiring          atomic.Bool
+}
+
+func newDeparture(parent context.Context) *departure {
+	d := &departure{}
+	d.ctx, d.leave = context.WithCancel(parent)
+	d.group, d.ctx = errgroup.WithContext(d.ctx)
+	d.admin, d.closeAdmin = context.WithCancel(context.WithoutCancel(parent))
+	context.AfterFunc(d.ctx, func() {
+		if !d.retiring.Load() {
+			d.closeAdmin()
+		}
+	})
+	return d
+}
+
+// await waits until retired is closed, calls retire and ends the front; it returns without that when the front ends before.
+func (d *departure) await(retired <-chan struct{}, retire func(), log *slog.Logger) {
+	select {
+	case <-d.ctx.Done():
+	case <-retired:
+		log.Info("everything is handed back: leaving the destination for good")
+		retire()
+		d.retiring.Store(true)
+		d.leave()
+	}
+}
+
+// left says that the membership of the destination is over, which ends a retirement. Otherwise its end is told by its error.
+func (d *departure) left() {
+	if d.retiring.Load() {
+		d.closeAdmin()
+	}
+}
+
+// end releases what is left.
+func (d *departure) end() {
+	d.leave()
+	d.closeAdmin()
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+)
+
+func TestARetirementKeepsTheAdminListenerToTheLast(t *testing.T) {
+	d := newDeparture(t.Context())
+	retired, unregister := make(chan struct{}), make(chan struct{})
+	d.group.Go(func() error {
+		d.await(retired, func() { close(unregister) }, slog.New(slog.DiscardHandler))
+		return nil
+	})
+	if d.ctx.Err() != nil || d.admin.Err() != nil {
+		t.Fatal("over before it began")
+	}
+	close(retired)
+	<-unregister
+	<-d.ctx.Done()
+	if err := d.group.Wait(); err != nil || !d.retiring.Load() {
+		t.Errorf("%v, retiring %v", err, d.retiring.Load())
+	}
+	if d.admin.Err() != nil {
+		t.Error("the admin listener ended before the membership did")
+	}
+	d.left()
+	<-d.admin.Done()
+	d.end()
+}
+
+func TestOtherEndsCloseTheAdminListenerAtOnce(t *testing.T) {
+	never := func() { t.Error("unregistered") }
+	for name, end := range map[string]func(cancel func(), d *departure){
+		"told to end": func(cancel func(), _ *departure) { cancel() },
+		"a part fails": func(_ func(), d *departure) {
+			d.group.Go(func() error { defer d.left(); return errors.New("failed") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			d := newDeparture(ctx)
+			defer d.end()
+			d.group.Go(func() error { d.await(nil, never, slog.New(slog.DiscardHandler)); return nil })
+			end(cancel, d)
+			<-d.admin.Done()
+			_ = d.group.Wait()
+			if d.retiring.Load() {
+				t.Error("a retirement")
+			}
+		})
+	}
+}
