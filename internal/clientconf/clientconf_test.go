@@ -153,6 +153,7 @@ func TestCheckSecrets(t *testing.T) {
 		}, nil},
 		{"whole reference", map[string]string{"sasl.jaas.config": "${file:/jaas}"}, nil},
 		{"password", map[string]string{"sasl.jaas.config": `M required username="al" password="` + secret + `";`}, []string{"sasl.jaas.config"}},
+		{"of the source's kmirror", map[string]string{RemoteAdminPrefix + "ssl.key.password": secret}, []string{RemoteAdminPrefix + "ssl.key.password"}},
 		{"half a reference", map[string]string{"sasl.jaas.config": `M required password="` + secret + `${env:P}";`}, []string{"sasl.jaas.config"}},
 		{"option that is not known", map[string]string{"sasl.jaas.config": `M required token=` + secret}, []string{"sasl.jaas.config"}},
 		{"not parsable", map[string]string{"sasl.jaas.config": `M required "` + secret}, []string{"sasl.jaas.config"}},

@@ -79,6 +79,10 @@ func readFile(name string) ([]byte, error) {
 	return b, err
 }
 
+// RemoteAdminPrefix begins the properties of a mirror that say how the kmirror of its source is reached: bootstrap.servers,
+// security.protocol, ssl.*.
+const RemoteAdminPrefix = "mirror.source.admin."
+
 // secretKeys are client properties whose value is a secret as a whole. sasl.jaas.config is looked into.
 var secretKeys = []string{
 	"ssl.key.password", "ssl.keystore.password", "ssl.truststore.password", "ssl.keystore.key",
@@ -91,7 +95,7 @@ func CheckSecrets(props map[string]string) error {
 	var bad []string
 	for key, value := range props {
 		switch {
-		case slices.Contains(secretKeys, key):
+		case slices.Contains(secretKeys, strings.TrimPrefix(key, RemoteAdminPrefix)):
 			if value != "" && !isReference(value) {
 				bad = append(bad, key)
 			}

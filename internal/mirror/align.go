@@ -59,10 +59,6 @@ type RemoteAdmin interface {
 // recallLimit bounds each of the two ways to ask a source what it remembers of us.
 const recallLimit = 15 * time.Second
 
-// remoteAdminPrefix begins the properties of a mirror that say how the source's kmirror is reached: bootstrap.servers,
-// security.protocol, ssl.*.
-const remoteAdminPrefix = "mirror.source.admin."
-
 // readRemote reads the source's __mirror_state.
 func readRemote(ctx context.Context, mirror coordinator.Mirror) (RemoteState, error) {
 	opts, err := sourceOpts(mirror.Config)
@@ -80,7 +76,7 @@ func readRemote(ctx context.Context, mirror coordinator.Mirror) (RemoteState, er
 func dialRemote(mirror coordinator.Mirror) (RemoteAdmin, error) {
 	props := map[string]string{}
 	for key, v := range mirror.Config {
-		if name, ok := strings.CutPrefix(key, remoteAdminPrefix); ok {
+		if name, ok := strings.CutPrefix(key, clientconf.RemoteAdminPrefix); ok {
 			props[name] = v
 		}
 	}
@@ -89,11 +85,11 @@ func dialRemote(mirror coordinator.Mirror) (RemoteAdmin, error) {
 	}
 	addresses, err := clientconf.Servers(props["bootstrap.servers"])
 	if err != nil {
-		return nil, fmt.Errorf("%sbootstrap.servers: %w", remoteAdminPrefix, err)
+		return nil, fmt.Errorf("%sbootstrap.servers: %w", clientconf.RemoteAdminPrefix, err)
 	}
 	conf := admin.ClientConfig{Addresses: addresses, ClientID: "kmirror"}
 	if conf.TLS, err = clientconf.TLSConfig(props); err != nil {
-		return nil, fmt.Errorf("%s%w", remoteAdminPrefix, err)
+		return nil, fmt.Errorf("%s%w", clientconf.RemoteAdminPrefix, err)
 	}
 	return admin.NewClient(conf)
 }
@@ -279,7 +275,7 @@ func (s *startRun) permit(t coordinator.Topic, held map[int32]extent) error {
 		if why := s.memory.unread; why != nil {
 			e.Message += fmt.Sprintf("; what the source remembers of it can't be read (%s)", strings.ReplaceAll(why.Error(), "\n", "; "))
 			e.Hint = cmp.Or(hintOf(why), "grant DESCRIBE and READ on __mirror_state at the source, or give the address of its kmirror in "+
-				remoteAdminPrefix+"bootstrap.servers") + "; --overwrite discards the destination's data"
+				clientconf.RemoteAdminPrefix+"bootstrap.servers") + "; --overwrite discards the destination's data"
 		}
 		return e
 	}

@@ -29,6 +29,9 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 	if err := m.cfg.Data.CheckMirror(config); err != nil {
 		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
 	}
+	if _, err := m.cfg.DialRemote(coordinator.Mirror{Name: name, Config: config}); err != nil {
+		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+	}
 	if old, ok := m.cfg.Store.Mirror(name); ok {
 		if digest(old.Config) == digest(config) {
 			return nil

@@ -90,6 +90,16 @@ func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kgo.
 	return cl, nil
 }
 
+// forget closes the client of a mirror that is no more.
+func (s *sources) forget(mirror string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.clients["mirror "+mirror]; ok {
+		c.kgo.Close()
+		delete(s.clients, "mirror "+mirror)
+	}
+}
+
 // sourceOpts turns a mirror's properties into client options.
 func sourceOpts(config map[string]string) ([]kgo.Opt, error) {
 	opts, _, err := clientconf.Options(config)

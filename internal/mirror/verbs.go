@@ -209,6 +209,7 @@ func (m *Manager) DeleteMirror(ctx context.Context, req admin.DeleteRequest) err
 	if err := m.cfg.Store.DeleteMirror(ctx, req.Mirror); err != nil {
 		return err
 	}
+	m.sources.forget(req.Mirror)
 	m.poke()
 	return nil
 }
