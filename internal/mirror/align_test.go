@@ -54,7 +54,7 @@ func (f fakeLogs) OffsetForLeaderEpoch(_ context.Context, r kadm.OffsetForLeader
 			out[topic][p] = kadm.OffsetForLeaderEpoch{Topic: topic, Partition: p, LeaderEpoch: epoch, EndOffset: end}
 		}
 	}
-	return out, nil
+	return out, f.err
 }
 
 // fakeRemote is the __mirror_state of a source, its kmirror, or both.
@@ -147,7 +147,7 @@ func newFailback(t *testing.T, req admin.StartRequest, lines ...string) *failbac
 	req.Mirror = "m"
 	f.startRun = &startRun{m: f.m, req: req, mirror: coordinator.Mirror{Name: "m", SourceClusterID: "source"}, source: kadm.TopicDetails{}, rf: 1, minISR: 1}
 	f.here = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 60, 5: 80}}
-	f.there = fakeLogs{extents: map[string][]extent{}}
+	f.there = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 70, 5: 75}}
 	f.has("orders", extent{10, 100}, extent{0, 100})
 	return f
 }
@@ -516,12 +516,12 @@ func TestPlan(t *testing.T) {
 		setup func(*failback)
 		want  [2]admin.PartitionPlan
 	}{
-		{"failback", remember, [2]admin.PartitionPlan{{Lost: 40, Truncated: 40, Copied: 90, Lag: 50}, {Partition: 1, Lost: 20, Truncated: 20, Copied: 70, Lag: 50}}},
+		{"failback", remember, [2]admin.PartitionPlan{{Lost: 40, Truncated: 40, Copied: 90, Lag: 50}, {Partition: 1, Lost: 25, Truncated: 25, Copied: 75, Lag: 50}}},
 		{"from scratch", func(*failback) {}, [2]admin.PartitionPlan{{Lost: 90, Truncated: 90, Copied: 130, Lag: 50}, {Partition: 1, Lost: 100, Truncated: 100, Copied: 130, Lag: 50}}},
 		{"epoch unknown", func(f *failback) { f.remote.put("orders", statemachine.Stopped, statemachine.Stopped, 3, 5) },
-			[2]admin.PartitionPlan{{Lost: -1, Truncated: -1, Copied: -1, Lag: 50}, {Partition: 1, Lost: 20, Truncated: 20, Copied: 70, Lag: 50}}},
+			[2]admin.PartitionPlan{{Lost: -1, Truncated: -1, Copied: -1, Lag: 50}, {Partition: 1, Lost: 25, Truncated: 25, Copied: 75, Lag: 50}}},
 		{"source silent", func(f *failback) { remember(f); f.there = fakeLogs{err: errors.New("timeout")} },
-			[2]admin.PartitionPlan{{Lost: 40, Truncated: 40, Copied: -1, Lag: -1}, {Partition: 1, Lost: 20, Truncated: 20, Copied: -1, Lag: -1}}},
+			[2]admin.PartitionPlan{{Lost: -1, Truncated: -1, Copied: -1, Lag: -1}, {Partition: 1, Lost: -1, Truncated: -1, Copied: -1, Lag: -1}}},
 		{"created", func(f *failback) {
 			f.w.edit(func(i *kraft.Image) {
 				delete(i.Topics, idOf("orders"))

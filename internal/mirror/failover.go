@@ -36,7 +36,10 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 			return nil, e
 		}
 	}
-	ends := m.sourceEnds(ctx, req.Mirror, topics)
+	var ends map[protocol.PartitionID]int64
+	if req.DryRun || req.MaxLoss >= 0 { // else nobody asks what is lost, and a dead source must not hold a failover up
+		ends = m.sourceEnds(ctx, req.Mirror, topics)
+	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	out := make([]admin.TopicResult, len(topics))

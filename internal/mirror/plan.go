@@ -71,8 +71,8 @@ func (s *startRun) count(ctx context.Context, plan *admin.TopicPlan, t coordinat
 	}
 }
 
-// kept returns up to where each log of the destination stays as it is: the end of the last mirrored epoch there, 0 where nothing
-// is in common, -1 where it is not known.
+// kept returns up to where each log of the destination stays as it is: the end of the last mirrored epoch there or at the source,
+// whichever comes first; 0 where nothing is in common, -1 where it is not known.
 func (s *startRun) kept(ctx context.Context, t coordinator.Topic, held map[int32]extent) map[int32]int64 {
 	out, req := map[int32]int64{}, kadm.OffsetForLeaderEpochRequest{}
 	for p := range t.Partitions {
@@ -84,13 +84,17 @@ func (s *startRun) kept(ctx context.Context, t coordinator.Topic, held map[int32
 	if len(req) == 0 {
 		return out
 	}
-	resp, err := s.here.OffsetForLeaderEpoch(ctx, req)
+	here, err := s.here.OffsetForLeaderEpoch(ctx, req)
 	if err != nil {
 		return out
 	}
-	for p, o := range resp[t.Name] {
-		if o.Err == nil && o.EndOffset >= 0 {
-			out[p] = min(o.EndOffset, held[p].end)
+	there, err := s.there.OffsetForLeaderEpoch(ctx, req)
+	if err != nil {
+		return out
+	}
+	for p, o := range here[t.Name] {
+		if other, ok := there[t.Name][p]; ok && o.Err == nil && o.EndOffset >= 0 && other.Err == nil && other.EndOffset >= 0 {
+			out[p] = min(o.EndOffset, other.EndOffset, held[p].end)
 		}
 	}
 	return out
