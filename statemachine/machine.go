@@ -92,7 +92,7 @@ type Facts struct {
 	Aligned bool
 	// DLE and SLE are the leader epochs of the destination and of the source; SLE is -1 while unknown.
 	DLE, SLE int32
-	// Blocked: a batch waits because its epoch is above DLE.
+	// Blocked: a batch waits because its epoch is above DLE, or a tail because something else was handed out under DLE.
 	Blocked bool
 	// Converged: the log is frozen and every in-sync real replica has all of it, or the same holds of replicas that a real broker
 	// leads under the lock. No real replica out of sync is listed.

@@ -286,6 +286,8 @@ func (m *Machine) stop(ev Event, f Facts) ([]Effect, error) {
 			return []Effect{Retake{}}, nil
 		case b != nil:
 			return []Effect{Drain{}, *b}, nil
+		case !f.Tailed && f.Blocked:
+			return []Effect{Tail{}, Bump{f.DLE + 1}}, nil
 		case !f.Tailed:
 			return []Effect{Tail{}}, nil
 		}
