@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -21,7 +22,7 @@ func (p *partition) catchUpRead(offset int64) chunks {
 				p.catch[0] = c
 			}
 			p.catchUsed = time.Now()
-			if c.next < p.win.from(p.src.next) {
+			if c.next < p.catchUpEnd() {
 				p.wantCatchUp(c.next)
 			}
 			return chunks{c}
@@ -29,6 +30,14 @@ func (p *partition) catchUpRead(offset int64) chunks {
 	}
 	p.wantCatchUp(offset)
 	return nil
+}
+
+// catchUpEnd is where reads below the window end.
+func (p *partition) catchUpEnd() int64 {
+	if p.assign.Role != RoleDrain {
+		return p.win.from(p.src.next)
+	}
+	return min(p.win.from(math.MaxInt64), p.end())
 }
 
 // wantCatchUp asks for a read at offset, unless it is there.
@@ -84,11 +93,17 @@ func (p *partition) pushCatchUp(c *chunk) {
 	p.wakeAll()
 }
 
+// tick looks at what only time changes.
+func (p *partition) tick(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetCatchUp(now)
+	p.noteStop(now)
+}
+
 // forgetCatchUp drops chunks below the window that nobody has needed for a while. Followers that have caught up come back
 // to them never, and they count against what all windows may hold.
 func (p *partition) forgetCatchUp(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if len(p.catch) == 0 || now.Sub(p.catchUsed) < catchUpKeep {
 		return
 	}

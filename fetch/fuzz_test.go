@@ -93,9 +93,18 @@ func FuzzParseChunk(f *testing.F) {
 		}
 		for _, limit := range []int{0, 1, len(c.data) / 2, len(c.data)} {
 			for _, offset := range []int64{from, c.next - 1, c.next, (from + c.next) / 2} {
-				bufs, n, _ := chunks{c}.read(nil, offset, limit, maxEpoch, true)
-				if got := bytes.Join(bufs, nil); len(got) != n || !bytes.Contains(c.data, got) {
+				upTo := (offset + c.next) / 2
+				bufs, n, _ := chunks{c}.read(nil, offset, limit, maxEpoch, upTo, true)
+				got := bytes.Join(bufs, nil)
+				if len(got) != n || !bytes.Contains(c.data, got) {
 					t.Fatalf("read %d of %d bytes", len(got), n)
+				}
+				for len(got) > 0 {
+					x, rest, err := records.Split(got)
+					if err != nil || x.NextOffset() > upTo {
+						t.Fatalf("read up to %d: %s (%v)", upTo, outline(got), err)
+					}
+					got = rest
 				}
 			}
 		}

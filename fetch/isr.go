@@ -46,15 +46,18 @@ func (p *partition) enough() bool {
 // count takes a fetch as progress: it is answered with data or with nothing new. Diverging and out of range fetches must
 // not come here (KAFKA-13141).
 func (p *partition) count(id int32, f *follower, offset int64, lastEpoch int32, fresh bool, now time.Time) {
+	f.fed = false
 	if f.counted && f.offset == offset && !fresh {
 		return
 	}
 	moved := !f.counted || f.offset != offset
-	f.offset, f.counted, f.suspect = offset, true, 0
+	f.offset, f.lastEpoch, f.counted, f.suspect = offset, lastEpoch, true, 0
 	if offset > p.learnt {
 		p.learnt = offset
 	}
-	p.handed = max(p.handed, lastEpoch)
+	if !frozen(p.assign.Role) { // else it may be the epoch under which the follower led, without a record
+		p.handed = max(p.handed, lastEpoch)
+	}
 	end := p.servable()
 	if p.assign.Role == RoleFrozen {
 		end = offset // nobody can get more
@@ -75,13 +78,21 @@ func (p *partition) count(id int32, f *follower, offset int64, lastEpoch int32, 
 	}
 }
 
-// advance completes the roll call and moves the high watermark to the minimum over the maximal ISR.
+// advance completes the roll call, moves the high watermark, and looks at what came of it.
 func (p *partition) advance(now time.Time) {
-	role := p.assign.Role
-	if p.closed || role != RoleMirror && role != RoleFrozen && role != RoleStray {
+	switch {
+	case p.closed || p.assign.Role == RoleWait:
+	case p.assign.Role == RoleTruncate:
 		p.noteTruncated()
-		return
+	default:
+		p.moveWatermark()
 	}
+	p.noteStop(now)
+}
+
+// moveWatermark completes the roll call and moves the high watermark to the minimum over the maximal ISR.
+func (p *partition) moveWatermark() {
+	role := p.assign.Role
 	lowest, real, known := p.end(), 0, true
 	visit := func(id int32) {
 		if p.l.guest(id) {
@@ -104,7 +115,7 @@ func (p *partition) advance(now time.Time) {
 			}
 		}
 	}
-	if !known || role == RoleMirror && !p.src.loaded {
+	if !known || !p.src.loaded && (role == RoleMirror || role == RoleDrain && !p.lost()) {
 		return
 	}
 	if !p.rollCall {
@@ -127,7 +138,7 @@ func (p *partition) completeRollCall(real int) {
 	if p.epochStart < 0 {
 		p.epochStart = p.end()
 	}
-	if real == 0 && p.hw < 0 && p.assign.Role == RoleMirror {
+	if real == 0 && p.hw < 0 && (p.assign.Role == RoleMirror || p.assign.Role == RoleDrain && p.src.loaded) {
 		p.hwFloor = p.src.end
 		p.epochStart = max(p.epochStart, p.hwFloor)
 	}
@@ -314,7 +325,7 @@ func (l *Leader) kickISR(p *partition) {
 
 // runISR proposes ISRs, many partitions in a request and one request at a time.
 func (l *Leader) runISR(ctx context.Context) {
-	every := min(l.cfg.ReplicaLag/4+time.Millisecond, l.cfg.isrRetry)
+	every := min(l.cfg.ReplicaLag/4+time.Millisecond, l.cfg.isrRetry, l.cfg.stuckAfter/2+time.Millisecond)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -326,7 +337,7 @@ func (l *Leader) runISR(ctx context.Context) {
 			due = l.all()
 			now := time.Now()
 			for _, p := range due {
-				p.forgetCatchUp(now)
+				p.tick(now)
 			}
 		case <-l.isrKick:
 		}

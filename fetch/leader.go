@@ -63,6 +63,8 @@ type Config struct {
 	goneFor   time.Duration // how long a source topic must be missing to be held for deleted; ten seconds
 	isrRetry  time.Duration // before a refused proposal is made again; a second
 	activeFor time.Duration // how long after its last fetch a follower counts as reading; a second
+	// stuckAfter is how long a follower must lack what a dead source does not give to be held stuck; two seconds.
+	stuckAfter time.Duration
 }
 
 // MirrorConfig says how to read one source cluster.
@@ -140,6 +142,9 @@ func NewLeader(cfg Config) (*Leader, error) {
 	}
 	if cfg.activeFor == 0 {
 		cfg.activeFor = time.Second
+	}
+	if cfg.stuckAfter == 0 {
+		cfg.stuckAfter = 2 * time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -388,8 +393,9 @@ func (l *Leader) Statuses() map[protocol.PartitionID]Status {
 	return all
 }
 
-// Changed returns a channel that is closed at the next change that a manager acts on: a roll call or truncation complete,
-// epochs blocked or free, errors come or gone, leader epochs here or at the source. Take it before looking at statuses.
+// Changed returns a channel that is closed at the next change that a manager acts on: a roll call or truncation complete, a frozen
+// log converged or stuck, a tail written, epochs blocked or free, errors come or gone, leader epochs here or at the source. Take it
+// before looking at statuses.
 func (l *Leader) Changed() <-chan struct{} {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()

@@ -24,6 +24,11 @@ type follower struct {
 	lastFetch time.Time
 	lastEnd   int64
 	caughtUp  time.Time
+	// lastEpoch is that of its last record, logStart where its log starts, as of the same fetch; fed says that what it was
+	// answered held records which it may have by now.
+	lastEpoch int32
+	logStart  int64
+	fed       bool
 	// below: in RoleTruncate, its log ends at or below the point of truncation.
 	below bool
 	// suspect is the load of the history that has to end before this follower may be told to truncate, 0 for none.
@@ -62,6 +67,8 @@ type partition struct {
 	handed    int32 // newest epoch handed out, or had by followers
 	blocked   bool
 	pending   *pendingISR
+	stop      stopNote
+	tail      tail
 
 	src source
 	win window
@@ -113,9 +120,13 @@ func (p *partition) newEpoch(ip *kraft.Partition, now time.Time) {
 	if !first && p.assign.Role != RoleWait {
 		p.epochStart = p.end()
 	}
+	p.tail = tail{err: p.tail.err}
 	for _, f := range p.followers {
 		f.counted, f.below, f.suspect = false, false, 0
 		f.caughtUp = now
+	}
+	if p.assign.Role == RoleTail {
+		p.cutTo(p.assign.TruncateTo.EndOffset, false)
 	}
 	for _, id := range p.isr {
 		if !p.l.guest(id) {
@@ -198,10 +209,21 @@ func (p *partition) setAssignment(a Assignment, now time.Time) {
 		}
 		p.rollCall = p.rollCall && old.Role != RoleTruncate && old.Role != RoleStray && old.Role != RoleWait
 	}
-	p.src.fatal, p.src.err, p.src.retryAt = nil, nil, time.Time{}
+	if !sameSource || !frozen(a.Role) || p.src.loaded && !p.src.needLoad {
+		p.src.fatal, p.src.err = nil, nil
+	} // else followers would be held again until it is known again that the source does not answer
+	p.src.retryAt = time.Time{}
+	switch {
+	case a.Role == RoleTail:
+		p.enterTail()
+	case old.Role == RoleTail:
+		p.cutTo(old.TruncateTo.EndOffset, false)
+		p.tail.stamped, p.tail.err = nil, nil
+	}
 	if reads(a.Role) {
 		p.attach()
 	}
+	p.setBlocked()
 	p.advance(now)
 	p.wakeAll()
 	p.l.notify()
@@ -212,20 +234,27 @@ func (p *partition) dropData() {
 	p.wanted = nil
 }
 
+func newFollower(brokerEpoch int64) *follower {
+	return &follower{offset: -1, brokerEpoch: brokerEpoch, lastEnd: -1, lastEpoch: -1, logStart: -1}
+}
+
 func (p *partition) follower(id int32) *follower {
 	f := p.followers[id]
 	if f == nil {
-		f = &follower{offset: -1, brokerEpoch: -1, lastEnd: -1}
+		f = newFollower(-1)
 		p.followers[id] = f
 	}
 	return f
 }
 
-// end is our log end as leader: what was read from the source or is known to be on followers. A frozen log ends where
-// followers end.
+// end is our log end as leader: what was read from the source or is known to be on followers. A frozen log ends where in-sync
+// followers end, one with a tail after that.
 func (p *partition) end() int64 {
-	if p.assign.Role == RoleFrozen {
-		return p.learnt
+	switch p.assign.Role {
+	case RoleFrozen, RoleDrain:
+		return p.frozenEnd()
+	case RoleTail:
+		return p.tailEnd()
 	}
 	return max(p.src.next, p.learnt, 0)
 }
@@ -233,6 +262,9 @@ func (p *partition) end() int64 {
 // servable is the part of end that followers can have under this leader epoch.
 func (p *partition) servable() int64 {
 	end := p.end()
+	if p.assign.Role == RoleTail {
+		return end
+	}
 	if at, ok := p.src.hist.firstAbove(p.leaderEpoch); ok {
 		end = min(end, at)
 	}
@@ -244,8 +276,12 @@ func (p *partition) historyEnd() int64 { return max(p.src.next, p.src.leo, p.src
 
 func (p *partition) setBlocked() {
 	blocked := false
-	if at, ok := p.src.hist.firstAbove(p.leaderEpoch); ok && p.assign.Role == RoleMirror {
-		blocked = p.src.next > at
+	switch p.assign.Role {
+	case RoleMirror:
+		at, ok := p.src.hist.firstAbove(p.leaderEpoch)
+		blocked = ok && p.src.next > at
+	case RoleTail:
+		blocked = errors.Is(p.tailBlocked(), ErrTailEpoch)
 	}
 	if blocked != p.blocked {
 		p.blocked = blocked
@@ -291,17 +327,16 @@ func (p *partition) status() Status {
 	defer p.mu.Unlock()
 	s := Status{
 		Role: p.assign.Role, Leader: p.leader, LeaderEpoch: p.leaderEpoch, RollCall: p.rollCall,
-		LogStart: max(p.src.start, 0), LogEnd: max(p.end(), p.src.start), HighWatermark: p.hw,
+		LogStart: p.logStart(), LogEnd: p.end(), HighWatermark: p.hw,
 		SourceStart: p.src.start, SourceEnd: p.src.end, SourceEpoch: p.src.epoch,
 		LastEpoch: p.handed, EpochBlocked: p.blocked, Truncated: p.truncated,
+		Converged: p.converged(), Stuck: p.stop.stuck, Tailed: p.tailed(),
 		Followers: make(map[int32]FollowerStatus, len(p.followers)),
 		ISR:       slices.Clone(p.isr), MaximalISR: p.maximal(),
 		LastSourceFetch: p.src.lastFetch, Divergences: p.src.divergences, FetchedBytes: p.src.fetched,
 		Err: p.src.err,
 	}
-	if p.assign.Role == RoleMirror && !p.src.loaded {
-		s.LogStart = -1
-	}
+	p.statusOfRole(&s)
 	for id, f := range p.followers {
 		fs := FollowerStatus{FetchOffset: -1, BrokerEpoch: f.brokerEpoch, LastFetch: f.lastFetch, CaughtUp: f.caughtUp}
 		if f.counted || f.below {
@@ -310,20 +345,47 @@ func (p *partition) status() Status {
 		s.Followers[id] = fs
 	}
 	switch {
+	case p.assign.Role == RoleTail && s.Err != nil:
 	case p.src.fatal != nil:
 		s.Err, s.Fatal = p.src.fatal, true
 	case p.src.diverged != nil:
 		s.Err = p.src.diverged
-	case s.Err == nil && p.assign.Role == RoleMirror && p.rollCall && !p.enough():
+	case s.Err == nil && p.advances() && p.rollCall && !p.enough():
 		s.Err = fmt.Errorf("%w: %d of %d, %d real of %d", ErrUnderMinISR, len(p.isr), p.minISR, p.realISR(), p.minReal())
 	}
 	return s
+}
+
+// advances reports whether the role is there to move the watermark.
+func (p *partition) advances() bool {
+	return p.assign.Role == RoleMirror || p.assign.Role == RoleDrain || p.assign.Role == RoleTail
+}
+
+// statusOfRole fills in what each role knows in its own way.
+func (p *partition) statusOfRole(s *Status) {
+	switch p.assign.Role {
+	case RoleMirror:
+		if s.LogEnd = max(s.LogEnd, p.src.start); !p.src.loaded {
+			s.LogStart = -1
+		}
+	case RoleDrain, RoleFrozen:
+		s.LastEpoch = p.lastEpoch()
+	case RoleTail:
+		if s.LastEpoch = p.assign.TruncateTo.Epoch; s.Tailed {
+			s.LastEpoch = p.leaderEpoch
+		}
+		s.Err = p.tailBlocked()
+		s.Fatal = p.tail.err != nil
+	}
 }
 
 // epochEnd answers OffsetForLeaderEpoch.
 func (p *partition) epochEnd(epoch int32) (int32, int64, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.assign.Role == RoleTail && !p.closed && epoch >= 0 {
+		return p.tailEpochEnd(epoch)
+	}
 	if p.closed || !p.src.loaded || epoch < 0 {
 		return -1, -1, false
 	}

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -121,9 +122,11 @@ func (p *partition) serve(a *asked, c *caller, limit int, one bool, r *answer, b
 		return bufs
 	}
 	if c.brokerEpoch > f.brokerEpoch { // what an earlier incarnation had says nothing about this one
-		*f = follower{offset: -1, brokerEpoch: c.brokerEpoch, lastEnd: -1, caughtUp: f.caughtUp}
+		caughtUp := f.caughtUp
+		*f = *newFollower(c.brokerEpoch)
+		f.caughtUp = caughtUp
 	}
-	f.box = c.box
+	f.box, f.logStart = c.box, a.logStart
 	if a.offset < 0 {
 		r.setError(kerr.OffsetOutOfRange.Code)
 		return bufs
@@ -140,7 +143,17 @@ func (p *partition) serve(a *asked, c *caller, limit int, one bool, r *answer, b
 	case RoleFrozen:
 		if p.admit(a, f, c, r) {
 			p.watermark(f, c, r)
+			p.noteStop(c.now)
 		}
+	case RoleDrain:
+		if p.admit(a, f, c, r) {
+			if p.watermark(f, c, r) {
+				bufs = p.read(a, f, limit, one, r, bufs)
+			}
+			p.noteStop(c.now)
+		}
+	case RoleTail:
+		bufs = p.serveTail(a, f, c, limit, one, r, bufs)
 	case RoleMirror:
 		if p.admit(a, f, c, r) && p.watermark(f, c, r) {
 			bufs = p.read(a, f, limit, one, r, bufs)
@@ -189,25 +202,19 @@ func (p *partition) serveTruncate(a *asked, f *follower, c *caller, r *answer) {
 
 // admit decides whether the follower's log is a part of ours, and counts the fetch if so.
 func (p *partition) admit(a *asked, f *follower, c *caller, r *answer) bool {
-	s := &p.src
-	if !s.loaded || s.needLoad {
-		if p.assign.Role == RoleFrozen && s.fatal == nil && s.mir != nil && s.err == nil {
-			p.hold(f, c, r)
-			return false
-		}
-		if p.assign.Role == RoleMirror {
-			p.hold(f, c, r)
-			return false
-		}
+	s, still := &p.src, frozen(p.assign.Role)
+	if (!s.loaded || s.needLoad) && !(still && p.lost()) {
+		p.hold(f, c, r)
+		return false
 	}
 	if s.loaded && a.lastEpoch >= 0 {
 		e, end := s.hist.endOffsetFor(a.lastEpoch, p.historyEnd())
-		if e != a.lastEpoch || end < a.offset {
+		if (e != a.lastEpoch || end < a.offset) && !(s.needLoad && p.beyond(a)) {
 			p.parted(a, f, c, r, Divergence{Epoch: e, EndOffset: end})
 			return false
 		}
 	}
-	if s.loaded && a.offset < s.start {
+	if s.loaded && a.offset < s.start && !still { // a frozen log keeps what its followers have
 		f.counted = false
 		r.setError(kerr.OffsetOutOfRange.Code)
 		return false
@@ -221,11 +228,19 @@ func (p *partition) admit(a *asked, f *follower, c *caller, r *answer) bool {
 	return true
 }
 
+// beyond reports whether a follower's log may well be a part of the source's, of which more was known when it got it: it is longer
+// than what we know, and ends with no older epoch.
+func (p *partition) beyond(a *asked) bool {
+	h := p.src.hist
+	return a.offset >= p.historyEnd() && (len(h) == 0 || a.lastEpoch >= h[len(h)-1].epoch)
+}
+
 // parted answers a follower whose log is not a part of ours. What we know of the source may be older than what it has,
-// so the source is asked once more before anything is cut.
+// so the source is asked once more before anything is cut; where it can't be asked what we know has to do.
 func (p *partition) parted(a *asked, f *follower, c *caller, r *answer, d Divergence) {
 	f.counted = false
-	if f.suspect == 0 || p.src.loads < f.suspect {
+	asks := !(frozen(p.assign.Role) && p.src.needLoad && p.lost())
+	if asks && (f.suspect == 0 || p.src.loads < f.suspect) {
 		if f.suspect == 0 && p.src.mir != nil && p.src.fatal == nil {
 			f.suspect = p.src.loads + 1
 			p.reload()
@@ -258,31 +273,38 @@ func (p *partition) watermark(f *follower, c *caller, r *answer) bool {
 		}
 	}
 	r.hw = hw
-	r.start = min(max(p.src.start, 0), hw, f.offset)
+	if r.start = 0; p.assign.Role == RoleMirror { // else followers keep what they have
+		r.start = min(max(p.src.start, 0), hw, f.offset)
+	}
 	return true
 }
 
 // read adds the records that the follower gets.
 func (p *partition) read(a *asked, f *follower, limit int, one bool, r *answer, bufs [][]byte) [][]byte {
-	s := &p.src
-	if s.next < 0 {
+	s, upTo, drain := &p.src, int64(math.MaxInt64), p.assign.Role == RoleDrain
+	switch {
+	case drain:
+		if upTo = p.end(); a.offset >= upTo || !s.loaded {
+			return bufs
+		}
+	case s.next < 0:
 		p.begin(a.offset)
 	}
-	if a.offset >= s.next {
+	if !drain && a.offset >= s.next {
 		if s.starved && s.fet != nil {
 			s.fet.kick()
 		}
 		return bufs
 	}
 	cs := p.win.chunks
-	if a.offset < p.win.from(s.next) {
+	if a.offset < p.win.from(s.next) || drain && cs.find(a.offset) < 0 {
 		if cs = p.catchUpRead(a.offset); cs == nil {
 			return bufs
 		}
 	}
-	bufs, n, last := cs.read(bufs, a.offset, limit, p.leaderEpoch, one)
+	bufs, n, last := cs.read(bufs, a.offset, limit, p.leaderEpoch, upTo, one)
 	r.hi, r.size = len(bufs), n
-	if n > 0 {
+	if f.fed = n > 0; f.fed {
 		p.handed = max(p.handed, last)
 	}
 	return bufs

@@ -66,7 +66,9 @@ func (p *partition) logger() *slog.Logger {
 
 // reads reports whether a partition in a role looks at its source. In RoleTruncate only its metadata and epochs are read: the
 // source's leader epoch decides whether the destination's must be raised before anything is handed out.
-func reads(r Role) bool { return r == RoleMirror || r == RoleFrozen || r == RoleTruncate }
+func reads(r Role) bool {
+	return r == RoleMirror || r == RoleFrozen || r == RoleDrain || r == RoleTruncate
+}
 
 // attach makes the mirror read this partition, if the mirror is known.
 func (p *partition) attach() {
@@ -180,7 +182,7 @@ func (p *partition) reload() {
 func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Time) {
 	s := &p.src
 	old, had := s.hist, s.loaded
-	oldEnd := p.end()
+	oldEnd := max(s.next, p.learnt, 0) // a frozen log ends below what is kept for its next life
 	s.hist, s.start, s.end, s.leo = h, start, end, max(leo, end)
 	s.loaded, s.needLoad = true, false
 	s.loads++
@@ -223,7 +225,7 @@ func (p *partition) diverge(to int64) {
 	p.epochStart = min(p.epochStart, to)
 	for _, f := range p.followers {
 		if f.offset > to {
-			f.counted = false
+			f.offset, f.counted = to, false
 		}
 	}
 	p.l.notify()

@@ -140,13 +140,16 @@ func (c *chunk) seek(offset int64) int {
 	return pos
 }
 
-// cut returns where a read from pos ends that may take limit bytes and no epoch above maxEpoch; with one it takes at
-// least one batch where the epoch allows.
-func (c *chunk) cut(pos, limit int, maxEpoch int32, one bool) int {
+// cut returns where a read from pos ends that may take limit bytes, no epoch above maxEpoch and no batch that ends above upTo;
+// with one it takes at least one batch where these allow.
+func (c *chunk) cut(pos, limit int, maxEpoch int32, upTo int64, one bool) int {
 	end := len(c.data)
+	if c.next > upTo {
+		end = max(pos, c.seek(upTo))
+	}
 	if maxEpoch >= 0 && c.lastEpoch > maxEpoch {
 		i := sort.Search(len(c.marks), func(i int) bool { return c.marks[i].epoch > maxEpoch })
-		end = max(pos, c.marks[i].pos)
+		end = min(end, max(pos, c.marks[i].pos))
 	}
 	if end-pos <= limit {
 		return end
@@ -178,9 +181,11 @@ func (cs chunks) find(offset int64) int {
 	return i
 }
 
-// read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch. With one a
-// first batch above the limit still comes, as in Kafka. n is the bytes read, last the epoch of the last batch or -1.
-func (cs chunks) read(bufs [][]byte, offset int64, limit int, maxEpoch int32, one bool) (_ [][]byte, n int, last int32) {
+// read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch, none that ends above
+// upTo. With one a first batch above the limit still comes, as in Kafka. n is the bytes read, last the epoch of the last batch or -1.
+func (cs chunks) read(
+	bufs [][]byte, offset int64, limit int, maxEpoch int32, upTo int64, one bool,
+) (_ [][]byte, n int, last int32) {
 	last = -1
 	for i := cs.find(offset); i >= 0 && i < len(cs); i++ {
 		c := cs[i]
@@ -188,7 +193,7 @@ func (cs chunks) read(bufs [][]byte, offset int64, limit int, maxEpoch int32, on
 		if n == 0 {
 			pos = c.seek(offset)
 		}
-		end := c.cut(pos, limit-n, maxEpoch, one && n == 0)
+		end := c.cut(pos, limit-n, maxEpoch, upTo, one && n == 0)
 		if end > pos {
 			bufs = append(bufs, c.data[pos:end:end])
 			n += end - pos

@@ -88,6 +88,7 @@ func TestReadAgainstASlowReader(t *testing.T) {
 		for range 50 {
 			offset := start + rnd.Int64N(next-start)
 			limit, maxEpoch, one := rnd.IntN(20000), int32(rnd.IntN(int(epoch)+2)), rnd.IntN(2) == 0
+			upTo := offset + rnd.Int64N(2*(next-start))
 			var want []byte
 			lastEpoch := int32(-1)
 			for _, b := range all {
@@ -95,13 +96,13 @@ func TestReadAgainstASlowReader(t *testing.T) {
 				if x.NextOffset() <= offset {
 					continue
 				}
-				if x.PartitionLeaderEpoch() > maxEpoch || len(want)+len(b) > limit && !(one && len(want) == 0) {
+				if x.PartitionLeaderEpoch() > maxEpoch || x.NextOffset() > upTo || len(want)+len(b) > limit && !(one && len(want) == 0) {
 					break
 				}
 				want = append(want, b...)
 				lastEpoch = x.PartitionLeaderEpoch()
 			}
-			bufs, n, last := w.chunks.read(nil, offset, limit, maxEpoch, one)
+			bufs, n, last := w.chunks.read(nil, offset, limit, maxEpoch, upTo, one)
 			got := bytes.Join(bufs, nil)
 			if n != len(got) || !bytes.Equal(got, want) || last != lastEpoch {
 				t.Fatalf("read %d limit %d epoch %d one %v: epoch %d %s\nwant epoch %d %s", offset, limit, maxEpoch, one, last, outline(got), lastEpoch, outline(want))

@@ -82,6 +82,11 @@ func (b Batch) Length() int { return prefixSize + int(int32(binary.BigEndian.Uin
 // PartitionLeaderEpoch is the epoch of the leader that appended the batch. The CRC does not cover it.
 func (b Batch) PartitionLeaderEpoch() int32 { return int32(binary.BigEndian.Uint32(b[12:])) }
 
+// SetPartitionLeaderEpoch writes to the batch in place, which its owner alone may do.
+func (b Batch) SetPartitionLeaderEpoch(epoch int32) {
+	binary.BigEndian.PutUint32(b[12:], uint32(epoch))
+}
+
 // Magic is 2.
 func (b Batch) Magic() int8 { return int8(b[16]) }
 
