@@ -183,7 +183,12 @@ func (c *conn) readable(p led) (fetch.Status, int16) {
 		return fetch.Status{}, codeNotLeader
 	}
 	st, ok := c.s.cfg.Leader.Status(p.id)
-	serving := ok && st.RollCall && st.Leader == c.l.NodeID && (st.Role == fetch.RoleMirror || st.Role == fetch.RoleFrozen)
+	serving := ok && st.RollCall && st.Leader == c.l.NodeID
+	switch st.Role {
+	case fetch.RoleMirror, fetch.RoleFrozen, fetch.RoleDrain, fetch.RoleTail:
+	default:
+		serving = false
+	}
 	if !serving || st.HighWatermark < 0 || st.LogStart < 0 || st.LogEnd < 0 {
 		return st, codeOffsetNotAvailable
 	}
