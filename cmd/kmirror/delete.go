@@ -16,8 +16,9 @@ func newDeleteCommand(c *cli) *cobra.Command {
 	var mirror string
 	cmd := &cobra.Command{
 		Use: "delete --mirror M", Short: "Remove the definition of a mirror whose topics are all STOPPED",
-		Long: `Remove the definition of a mirror whose topics are all STOPPED, and what is remembered of them. The topics stay as they are.
-What is remembered is what failback needs: a source that mirrors back from here afterwards copies everything. Asks at a terminal.`,
+		Long: `Remove the definition of a mirror whose topics are all STOPPED, and what is remembered of them. The topics stay as they
+are. What is remembered is what failback needs: a source that mirrors back from here afterwards copies everything.
+Asks at a terminal.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.deleteMirror(cmd.Context(), mirror) },
 	}
 	cmd.Flags().StringVar(&mirror, "mirror", "", "name of the mirror")
@@ -56,7 +57,8 @@ func (c *cli) deleteMirror(ctx context.Context, mirror string) error {
 		if c.dryRun {
 			return c.emit(result, func(w io.Writer) { requestLines(w, result.Requests) })
 		}
-		question := fmt.Sprintf("Delete mirror %s and what is remembered of its %d topics? The topics stay as they are.", mirror, len(result.Topics))
+		question := fmt.Sprintf("Delete mirror %s and what is remembered of its %d topics? The topics stay as they are.",
+			mirror, len(result.Topics))
 		if err := c.confirm(question); err != nil {
 			return err
 		}
@@ -89,7 +91,8 @@ func (c *cli) deletePlan(ctx context.Context, client *admin.Client, result *dele
 		}
 	}
 	for _, t := range result.Topics {
-		result.Requests = append(result.Requests, fmt.Sprintf("Produce __mirror_state: forget topic %s of mirror %s", t, result.Mirror))
+		line := fmt.Sprintf("Produce __mirror_state: forget topic %s of mirror %s", t, result.Mirror)
+		result.Requests = append(result.Requests, line)
 	}
 	result.Requests = append(result.Requests, "Produce __mirror_state: forget mirror "+result.Mirror)
 	return nil

@@ -38,7 +38,8 @@ func newRecoverCommand(c *cli) *cobra.Command {
 		name: "recover", short: "Go on with partitions that are FAILED, once the cause is mended",
 		long: `Go on with partitions of topics that are FAILED, where they were, once what made them fail is mended (describe --failed).
 Waits until every partition is MIRRORING, PAUSED or STOPPED.`,
-		goal: goal{"MIRRORING, PAUSED or STOPPED", []statemachine.State{statemachine.Mirroring, statemachine.Paused, statemachine.Stopped}},
+		goal: goal{"MIRRORING, PAUSED or STOPPED",
+			[]statemachine.State{statemachine.Mirroring, statemachine.Paused, statemachine.Stopped}},
 		call: (*admin.Client).RecoverTopics,
 	})
 }

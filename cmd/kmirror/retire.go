@@ -129,8 +129,9 @@ func awaitGone(ctx context.Context, address string) error {
 		select {
 		case <-ctx.Done():
 			next.Stop()
-			return &admin.Error{Code: kip1279.RequestTimedOut, Message: "everything is handed back, but the process at " + address + " still runs",
-				Hint: "it goes on leaving; its log tells what it waits for, and the same command again attaches", Exit: admin.ExitIncomplete}
+			return &admin.Error{Code: kip1279.RequestTimedOut, Exit: admin.ExitIncomplete,
+				Message: "everything is handed back, but the process at " + address + " still runs",
+				Hint:    "it goes on leaving; its log tells what it waits for, and the same command again attaches"}
 		case <-next.C:
 		}
 	}

@@ -22,13 +22,15 @@ type stopFlags struct {
 }
 
 func newPromoteCommand(c *cli) *cobra.Command {
-	return newStopCommand(c, "promote", true, "Make mirrored topics writable once the destination has all of the source", `Make mirrored topics writable without loss: waits until the destination has all that the source has, then ends mirroring.
+	return newStopCommand(c, "promote", true, "Make mirrored topics writable once the destination has all of the source",
+		`Make mirrored topics writable without loss: waits until the destination has all that the source has, then ends mirroring.
 The source must answer, and nothing may be written there any more. With a source that is lost use failover.`)
 }
 
 func newFailoverCommand(c *cli) *cobra.Command {
-	return newStopCommand(c, "failover", false, "Make mirrored topics writable now, without the source", `Make mirrored topics writable at once, whether the source answers or not. What the destination does not have yet is lost to it;
---dry-run says how much. Asks at a terminal.`)
+	return newStopCommand(c, "failover", false, "Make mirrored topics writable now, without the source",
+		`Make mirrored topics writable at once, whether the source answers or not. What the destination does not have yet is lost to
+it; --dry-run says how much. Asks at a terminal.`)
 }
 
 // newStopAlias is the KIP's word for failover.
@@ -101,6 +103,6 @@ func failoverQuestion(mirror string, plan []admin.TopicResult) string {
 	if topics == 0 {
 		lost = -1
 	}
-	return fmt.Sprintf("Fail over %d topics of mirror %s? Clients can write to them afterwards, and %s records are lost.", topics, mirror,
-		count(lost))
+	return fmt.Sprintf("Fail over %d topics of mirror %s? Clients can write to them afterwards, and %s records are lost.",
+		topics, mirror, count(lost))
 }

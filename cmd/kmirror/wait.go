@@ -74,8 +74,10 @@ func (w *waiter) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollLimit)
 	defer cancel()
 	req := admin.DescribeRequest{Mirrors: []string{w.change.mirror}}
-	for _, r := range w.results {
-		req.Topics = append(req.Topics, r.Topic)
+	if !w.change.all { // thousands of names would say the same as none
+		for _, r := range w.results {
+			req.Topics = append(req.Topics, r.Topic)
+		}
 	}
 	parts, err := w.client.Describe(ctx, req)
 	if err != nil {

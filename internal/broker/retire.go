@@ -31,8 +31,8 @@ func (b *Broker) unregister(ctx context.Context) error {
 	var errs []error
 	for _, m := range b.members {
 		if n, first := namedIn(b.Image(), m.node.ID); n > 0 {
-			errs = append(errs, fmt.Errorf("node id %d stays registered: %d partitions name it, %s among them; start kmirror and retire it again",
-				m.node.ID, n, first))
+			errs = append(errs, fmt.Errorf("node id %d stays registered: %d partitions name it, %s among them; "+
+				"start kmirror and retire it again", m.node.ID, n, first))
 			continue
 		}
 		// Configs go first: the controller takes none for an id that it does not know.
@@ -40,7 +40,8 @@ func (b *Broker) unregister(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("broker configs of node id %d stay behind: %w", m.node.ID, err))
 		}
 		if err := b.unregisterNode(ctx, m.node.ID); err != nil {
-			errs = append(errs, fmt.Errorf("node id %d stays registered, kafka-cluster unregister --id %d removes it: %w", m.node.ID, m.node.ID, err))
+			errs = append(errs, fmt.Errorf("node id %d stays registered, kafka-cluster unregister --id %d removes it: %w",
+				m.node.ID, m.node.ID, err))
 			continue
 		}
 		m.log.Info("unregistered")
