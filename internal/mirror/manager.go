@@ -70,7 +70,6 @@ type Manager struct {
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
 	creating map[string]bool               // names of topics whose creation is under way: not strays
-	restart  map[string]statemachine.Event // what the operator wants of FAILED topics: Start or Recover
 	busy     map[protocol.PartitionID]string
 	tasks    sync.WaitGroup
 	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
@@ -139,7 +138,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
-		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{}, restart: map[string]statemachine.Event{},
+		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{},
 		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
 		retired: make(chan struct{}),
 	}
@@ -229,7 +228,9 @@ func (m *Manager) task(ctx context.Context, name string, ids []protocol.Partitio
 	m.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, taskLimit)
 		defer cancel()
+		began := time.Now()
 		err := f(ctx, free)
+		m.log.Debug("task", "name", name, "partitions", len(free), "took", time.Since(began), "err", err)
 		if point := faultOfTask(name); point != "" && err == nil {
 			m.fault(point)
 		}

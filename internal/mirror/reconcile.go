@@ -116,11 +116,6 @@ func (m *Manager) act(ctx context.Context, r *round) {
 
 // lookTopic steps the machines of a topic's partitions. Called with m.mu held.
 func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.PartitionID]bool) {
-	var restart statemachine.Event
-	if ev, ok := m.restart[t.Name]; ok {
-		restart = ev
-	}
-	delete(m.restart, t.Name)
 	r.topic = m.topicFacts(r, t)
 	for p := range t.Partitions {
 		id := protocol.PartitionID{Topic: t.TopicID, Partition: p}
@@ -128,7 +123,7 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 			continue
 		}
 		seen[id] = true
-		m.look(r, t, id, restart)
+		m.look(r, t, id)
 	}
 	m.endDrain(r, t)
 	if t.Regrow && r.topic.stopped && !r.topic.short {
@@ -138,10 +133,11 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 }
 
 // look steps one partition's machine. Called with m.mu held.
-func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, restart statemachine.Event) {
+func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 	p := m.parts[id]
-	if p == nil || !p.topic.Started.Equal(t.Started) {
-		// Taken up, or started anew: start has stored PREPARING before the topic. Nothing from before says anything about it.
+	if p == nil || !p.topic.Started.Equal(t.Started) || m.overtaken(p) {
+		// Taken up, or started anew: start has stored PREPARING before the topic. Nothing from before says anything about it. Or an
+		// operator has sent a FAILED one on.
 		p = m.load(t, id)
 		m.parts[id] = p
 	}
@@ -151,10 +147,7 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 			r.store = append(r.store, p) // not stored in an earlier round, and nothing is asked for in this one
 		}
 	}()
-	switch state := p.machine.State; {
-	case restart != nil:
-		m.step(r, p, restart)
-	case t.Desired == statemachine.Mirroring && (state == statemachine.Unknown || state == statemachine.Stopped):
+	if state := p.machine.State; t.Desired == statemachine.Mirroring && (state == statemachine.Unknown || state == statemachine.Stopped) {
 		m.step(r, p, statemachine.Start{Overwrite: t.Overwrite})
 	}
 	if p.machine.State == statemachine.Failed && !p.retryAt.IsZero() && r.now.After(p.retryAt) {
@@ -168,9 +161,9 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID, r
 	}
 	p.seen = true
 	st, led := r.statuses[id]
-	// What the data path says is from before a restart; nothing of a source matters to a stop.
-	fatal := led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Stopping
-	if restart == nil && fatal && p.machine.State != statemachine.Failed {
+	// What the data path says of a partition just taken up is from before; nothing of a source matters to a stop.
+	fatal := p.assigned && led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Stopping
+	if fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
 	}
 	f := m.facts(r, p, ip, st, led)
@@ -199,6 +192,13 @@ func (m *Manager) lookGone(r *round, p *part) {
 	}
 	m.step(r, p, statemachine.Fail{Final: true, Reason: "the topic was deleted and made anew at the destination by others",
 		Hint: "start it again, with --overwrite where the new one holds data"})
+}
+
+// overtaken reports whether another state was stored since ours: FAILED partitions are sent on by storing where they go on, since
+// whoever is asked to need not be the process that leads them.
+func (m *Manager) overtaken(p *part) bool {
+	s, ok := m.cfg.Store.State(p.id)
+	return ok && !p.dirty && s.State != p.machine.State && s.Since.After(p.since)
 }
 
 // load takes a partition over from what is stored.
@@ -249,7 +249,7 @@ func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Statu
 
 // step feeds one event and gathers the effects. Called with m.mu held.
 func (m *Manager) step(r *round, p *part, ev statemachine.Event) {
-	before := p.machine.State
+	before, stop := p.machine.State, p.machine.Stop
 	effects, err := p.machine.Step(ev)
 	if err != nil {
 		m.log.Error("state machine refused an event", "topic", p.topic.Name, "partition", p.id.Partition, "err", err)
@@ -259,6 +259,9 @@ func (m *Manager) step(r *round, p *part, ev statemachine.Event) {
 		p.since = r.now
 		m.log.Info("partition state", "mirror", p.topic.Mirror, "topic", p.topic.Name, "partition", p.id.Partition,
 			"from", before.String(), "to", p.machine.State.String(), "reason", p.machine.Reason)
+	}
+	if p.machine.Stop != stop {
+		m.log.Debug("partition stop", "topic", p.topic.Name, "partition", p.id.Partition, "step", p.machine.Stop.String())
 	}
 	for _, e := range effects {
 		m.gather(r, p, e)
@@ -364,6 +367,7 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()
+	began := time.Now()
 	if err := m.cfg.Store.PutState(ctx, states...); err != nil {
 		m.log.Warn("partition states not stored, will be tried again", "partitions", len(states), "err", err)
 		m.mu.Lock()
@@ -375,6 +379,7 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 		m.mu.Unlock()
 		return false
 	}
+	m.log.Debug("task", "name", "store partition states", "partitions", len(states), "took", time.Since(began))
 	m.mu.Lock()
 	m.faultsStored(r.store)
 	for _, p := range r.store {
