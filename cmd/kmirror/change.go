@@ -227,8 +227,15 @@ func known(n int64) *int64 {
 func planTable(w io.Writer, rows []partitionResult) {
 	fmt.Fprintln(w, "TOPIC\tPARTITION\tLAG\tLOST\tTRUNCATED\tCOPIED\tERROR")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Topic, cell(r.Partition), cell(r.Lag), cell(r.Lost), cell(r.Truncated),
-			cell(r.Copied), cell(r.Error))
+		fmt.Fprintf(w, "%s\t%s", r.Topic, cell(r.Partition))
+		for _, n := range []*int64{r.Lag, r.Lost, r.Truncated, r.Copied} {
+			if r.Partition != nil && n == nil {
+				fmt.Fprint(w, "\t?") // it counts, and nobody knows it
+			} else {
+				fmt.Fprint(w, "\t", cell(n))
+			}
+		}
+		fmt.Fprintf(w, "\t%s\n", cell(r.Error))
 	}
 	for _, r := range rows {
 		requestLines(w, r.Requests)
