@@ -349,7 +349,7 @@ func TestStuckWhenTheSourceHasDeletedIt(t *testing.T) {
 	r.until("stuck", func(s Status) bool { fs[2].once(); fs[0].once(); fs[1].once(); return s.Stuck })
 	for _, f := range fs {
 		if p := f.parts[0]; p.start != 0 || p.logStart != 0 || p.diverged != 0 {
-			t.Errorf("follower %d lost records: %+v", f.id, p)
+			t.Errorf("follower %d lost records: %d to %d, told to truncate %d times", f.id, p.start, p.next, p.diverged)
 		}
 	}
 	if fs[2].parts[0].next != 40 {
