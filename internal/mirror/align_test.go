@@ -495,16 +495,16 @@ func TestFailedFromScratch(t *testing.T) {
 	f := newFailback(t, admin.StartRequest{Overwrite: true}, "orders MIRRORING FAILED MIRRORING")
 	f.w.topics[0].Align = []int32{4, 5}
 	got, topic := f.begin(t)
-	if got != "ok" || topic.Align != nil || !topic.Overwrite || f.m.restart["orders"] != (statemachine.Start{Overwrite: true}) {
-		t.Errorf("%s, %+v, told the loop %v", got, topic, f.m.restart)
+	if got != "ok" || topic.Align != nil || !topic.Overwrite {
+		t.Errorf("%s, %+v", got, topic)
 	}
-	if failed, other := f.w.states[ordersParts[0]], f.w.states[ordersParts[1]]; failed.State != statemachine.Failed || failed.LastMirrorEpoch != -1 || other.LastMirrorEpoch != 6 {
+	if failed, other := f.w.states[ordersParts[0]], f.w.states[ordersParts[1]]; failed.State != statemachine.Preparing || failed.LastMirrorEpoch != -1 || other.LastMirrorEpoch != 6 {
 		t.Errorf("%+v, %+v", failed, other)
 	}
 	f = newFailback(t, admin.StartRequest{}, "orders MIRRORING FAILED MIRRORING")
 	f.w.topics[0].Align = []int32{4, 5}
-	if got, topic = f.begin(t); got != "ok" || topic.Align == nil || f.m.restart["orders"] != (statemachine.Start{}) {
-		t.Errorf("where it was: %s, %+v, told the loop %v", got, topic, f.m.restart)
+	if got, topic = f.begin(t); got != "ok" || topic.Align == nil || f.w.states[ordersParts[0]].State == statemachine.Failed {
+		t.Errorf("where it was: %s, %+v, %+v", got, topic, f.w.states[ordersParts[0]])
 	}
 }
 

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -26,6 +27,9 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 		list = []string{"/.*/"}
 	}
 	topics, refused, err := m.selectTopics(req.Mirror, list, func(coordinator.Topic) bool { return true })
+	if none := (*admin.Error)(nil); req.All && errors.As(err, &none) && none.Code == kip1279.UnknownTopicOrPartition {
+		return nil, nil // a mirror without topics is as stopped as can be
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +73,12 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 			return nil
 		})
 	}
-	g.Wait()
+	_ = g.Wait() // each topic has its own error
 	m.poke()
 	return sortResults(append(out, refused...)), nil
 }
 
-// sourceEnds asks the source where its logs end. Where it does not answer soon, what was last heard of it counts.
+// sourceEnds tells where topics end at their source. Where it does not answer soon, what was last heard of it counts.
 func (m *Manager) sourceEnds(ctx context.Context, mirror string, topics []coordinator.Topic) map[protocol.PartitionID]int64 {
 	out := map[protocol.PartitionID]int64{}
 	m.mu.Lock()
@@ -84,31 +88,45 @@ func (m *Manager) sourceEnds(ctx context.Context, mirror string, topics []coordi
 		}
 	}
 	m.mu.Unlock()
-	def, ok := m.cfg.Store.Mirror(mirror)
-	if !ok {
-		return out
-	}
 	ctx, cancel := context.WithTimeout(ctx, askSource)
 	defer cancel()
-	var names []string
-	ids := map[string]protocol.UUID{}
-	for _, t := range topics {
-		names, ids[t.Name] = append(names, t.Name), t.TopicID
+	ends, err := m.cfg.SourceEnds(ctx, mirror, topics)
+	if err != nil {
+		return out
+	}
+	for topic, of := range ends {
+		for n, end := range of {
+			out[protocol.PartitionID{Topic: topic, Partition: n}] = end
+		}
+	}
+	return out
+}
+
+// askSourceEnds asks a mirror's source where topics end.
+func (m *Manager) askSourceEnds(ctx context.Context, mirror string, topics []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error) {
+	def, ok := m.cfg.Store.Mirror(mirror)
+	if !ok {
+		return nil, fmt.Errorf("mirror %q is not defined", mirror)
 	}
 	cl, err := m.sources.source(mirror, def.Config)
 	if err != nil {
-		return out
+		return nil, err
+	}
+	var names []string
+	ids, out := map[string]protocol.UUID{}, map[protocol.UUID]map[int32]int64{}
+	for _, t := range topics {
+		names, ids[t.Name], out[t.TopicID] = append(names, t.Name), t.TopicID, map[int32]int64{}
 	}
 	ends, err := cl.ListEndOffsets(ctx, names...)
 	if err != nil {
-		return out
+		return nil, err
 	}
 	ends.Each(func(o kadm.ListedOffset) {
 		if o.Err == nil {
-			out[protocol.PartitionID{Topic: ids[o.Topic], Partition: o.Partition}] = o.Offset
+			out[ids[o.Topic]][o.Partition] = o.Offset
 		}
 	})
-	return out
+	return out, nil
 }
 
 // stopPlan says what a stop would lose: what the source is known to have beyond the longest in-sync replica. With Drain nothing is.

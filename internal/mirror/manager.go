@@ -37,6 +37,8 @@ type Config struct {
 	PingSource func(ctx context.Context, mirror string) error
 	// HoldsLog tells whether a broker has a log of a partition; by default the broker is asked.
 	HoldsLog func(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error)
+	// SourceEnds tells where topics end at their source, by destination topic id and partition. By default the source is asked.
+	SourceEnds func(ctx context.Context, mirror string, topics []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error)
 	// LogEnds tells the log ends of in-sync real replicas by broker, ProducerIDs the producer ids that they know, for partitions of which
 	// all answered. By default the brokers are asked.
 	LogEnds     func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error)
@@ -69,10 +71,11 @@ type Manager struct {
 
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
-	creating map[string]bool               // names of topics whose creation is under way: not strays
+	creating map[string]bool // names of topics whose creation is under way: not strays
 	busy     map[protocol.PartitionID]string
 	tasks    sync.WaitGroup
 	added    map[string]string // mirrors that the data path knows, with a digest of their configuration
+	rests    map[protocol.UUID]rest
 	lastErr  map[string]string // last error logged per task, so that a repeated one is logged once
 	// writable are the topics whose partitions are all STOPPED. Replaced, never changed.
 	writable   atomic.Pointer[map[protocol.UUID]bool]
@@ -102,9 +105,6 @@ type part struct {
 	dirty   bool
 	retryAt time.Time
 	work    stopWork
-	// sourceEnd is the source's end as last seen, restsSince when it was first seen there: promote waits for a source that rests.
-	sourceEnd  int64
-	restsSince time.Time
 }
 
 // retryBase and retryMax bound the back-off of a FAILED partition (KIP: mirror.failed.retry.*.backoff.ms).
@@ -139,7 +139,7 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, log: cfg.Log, kick: make(chan struct{}, 1),
 		parts: map[protocol.PartitionID]*part{}, creating: map[string]bool{},
-		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{},
+		busy: map[protocol.PartitionID]string{}, added: map[string]string{}, lastErr: map[string]string{}, rests: map[protocol.UUID]rest{},
 		retired: make(chan struct{}),
 	}
 	if m.cfg.PingSource == nil {
@@ -147,6 +147,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if m.cfg.HoldsLog == nil {
 		m.cfg.HoldsLog = m.holdsLog
+	}
+	if m.cfg.SourceEnds == nil {
+		m.cfg.SourceEnds = m.askSourceEnds
 	}
 	if m.cfg.LogEnds == nil {
 		m.cfg.LogEnds = m.logEnds

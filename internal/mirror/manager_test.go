@@ -394,14 +394,14 @@ func TestUnlockedWhileDead(t *testing.T) {
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	for _, again := range []bool{false, true} {
 		if again {
-			m.restart["orders"] = statemachine.Start{}
+			sendOn(t, m, statemachine.Start{})
 		}
 		rounds(t, m, 3)
 		if s := w.states[orders0]; s.State != statemachine.Failed || s.Retry != -1 || len(w.asked) > 0 {
 			t.Fatalf("state %s, retry %d, asked %v", s.State, s.Retry, w.asked)
 		}
 	}
-	m.restart["orders"] = statemachine.Start{Overwrite: true}
+	sendOn(t, m, statemachine.Start{Overwrite: true})
 	rounds(t, m, 8)
 	if s := w.states[orders0].State; s != statemachine.Mirroring {
 		t.Errorf("state %s after --overwrite", s)
@@ -444,4 +444,13 @@ func TestPace(t *testing.T) {
 			t.Errorf("a gap of 300 waits %s, %v", time.Since(begin), err)
 		}
 	})
+}
+
+// sendOn is an operator's word to the only partition of orders.
+func sendOn(t *testing.T, m *Manager, word statemachine.Event) {
+	t.Helper()
+	topic, _ := m.cfg.Store.TopicByName("orders")
+	if err := m.sendOn(t.Context(), topic, []int32{0}, word, -1); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -27,6 +27,7 @@ type round struct {
 	assign                                          []replica.Assignment
 	unassign                                        []protocol.PartitionID
 	store                                           []*part
+	draining                                        []coordinator.Topic
 	// topic is what holds for all partitions of the topic that is looked at.
 	topic topicFacts
 }
@@ -37,8 +38,6 @@ type topicFacts struct {
 	tailed, stopped bool
 	// short: one has fewer real replicas than it is to have.
 	short bool
-	// draining: the topic is to stop once it has all of a source that rests.
-	draining bool
 }
 
 // reconcile looks at every mirror topic once.
@@ -125,9 +124,13 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 		seen[id] = true
 		m.look(r, t, id)
 	}
-	m.endDrain(r, t)
-	if t.Regrow && r.topic.stopped && !r.topic.short {
-		t.Regrow = false
+	if t.Drain && !r.topic.tailed {
+		r.draining = append(r.draining, t)
+	} else {
+		delete(m.rests, t.TopicID)
+	}
+	if (t.Regrow || t.Drain) && r.topic.stopped && !r.topic.short {
+		t.Regrow, t.Drain = false, false
 		r.noted[t.TopicID] = t
 	}
 }
@@ -203,7 +206,7 @@ func (m *Manager) overtaken(p *part) bool {
 
 // load takes a partition over from what is stored.
 func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
-	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now(), sourceEnd: -1,
+	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now(),
 		work: stopWork{settledAt: -1, lme: -1}}
 	s, ok := m.cfg.Store.State(id)
 	if !ok {
@@ -211,10 +214,8 @@ func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 	}
 	p.since = s.Since
 	p.work.lme, p.work.end, p.work.epoch = s.LastMirrorEpoch, s.StopEnd, s.StopEpoch
-	load := statemachine.Load{State: s.State, Previous: s.Previous, Retry: int(max(s.Retry, 0)), Reason: s.Error, Hint: s.Hint, Final: s.Retry < 0,
-		Stop: s.Stop, Aligned: s.Aligned}
 	// A Load can't be refused; what it asks for is done by the next Observe, but for a retry whose back-off starts anew.
-	if eff, err := p.machine.Step(load); err == nil && len(eff) > 0 {
+	if eff, err := p.machine.Step(loaded(s)); err == nil && len(eff) > 0 {
 		p.retryAt = time.Now().Add(retryBase)
 	}
 	return p
@@ -226,7 +227,7 @@ func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Statu
 		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
 		LME: p.work.lme, TopicTailed: r.topic.tailed, Free: free(r.img, p.topic), HandedOver: m.handedOver(ip),
 	}
-	if r.topic.draining {
+	if p.topic.Drain && f.Desired == statemachine.Stopped && !m.drained(r, p) {
 		f.Desired = statemachine.Mirroring
 	}
 	size, _ := r.img.TopicConfig(p.topic.Name, sizeConfig)
@@ -351,19 +352,7 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	}
 	states := make([]coordinator.PartitionState, 0, len(r.store))
 	for _, p := range r.store {
-		s := coordinator.PartitionState{Mirror: p.topic.Mirror, ID: p.id, State: p.machine.State, Previous: p.machine.Previous,
-			Since: p.since, Retry: int16(min(p.machine.Retry, 1<<14)), Error: p.machine.Reason, Hint: p.machine.Hint, LastMirrorEpoch: -1,
-			Stop: p.machine.Stop, Aligned: p.machine.Aligned}
-		if p.machine.Stop != statemachine.StopFreeze {
-			s.LastMirrorEpoch, s.StopEnd, s.StopEpoch = p.work.lme, p.work.end, p.work.epoch
-			if s.LastMirrorEpoch < 0 {
-				s.LastMirrorEpoch = coordinator.ForgetEpoch
-			}
-		}
-		if p.machine.Final {
-			s.Retry = -1
-		}
-		states = append(states, s)
+		states = append(states, storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work))
 	}
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()
@@ -425,4 +414,30 @@ func (m *Manager) strayLocked(t *kraft.Topic) bool {
 		return true // handed over: whoever names our ids in it wants a broker
 	}
 	return !ok || known.TopicID != t.ID && !known.TopicID.IsZero()
+}
+
+// loaded is a stored state as the machine takes it.
+func loaded(s coordinator.PartitionState) statemachine.Load {
+	return statemachine.Load{State: s.State, Previous: s.Previous, Retry: int(max(s.Retry, 0)), Reason: s.Error, Hint: s.Hint, Final: s.Retry < 0,
+		Stop: s.Stop, Aligned: s.Aligned}
+}
+
+// storedState is what is stored of a machine. Until a stop is marked the last mirrored epoch stays what it was.
+func storedState(machine *statemachine.Machine, mirror string, id protocol.PartitionID, since time.Time, work stopWork) coordinator.PartitionState {
+	s := coordinator.PartitionState{Mirror: mirror, ID: id, State: machine.State, Previous: machine.Previous, Since: since,
+		Retry: int16(min(machine.Retry, 1<<14)), Error: machine.Reason, Hint: machine.Hint, LastMirrorEpoch: -1,
+		Stop: machine.Stop, Aligned: machine.Aligned}
+	if machine.Final {
+		s.Retry = -1
+	}
+	switch {
+	case machine.Stop != statemachine.StopFreeze:
+		s.LastMirrorEpoch, s.StopEnd, s.StopEpoch = work.lme, work.end, work.epoch
+		if s.LastMirrorEpoch < 0 {
+			s.LastMirrorEpoch = coordinator.ForgetEpoch
+		}
+	case work.lme == coordinator.ForgetEpoch:
+		s.LastMirrorEpoch = work.lme
+	}
+	return s
 }

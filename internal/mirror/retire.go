@@ -21,7 +21,7 @@ func (m *Manager) Retired() <-chan struct{} { return m.retired }
 // Retire hands everything back and waits until no replica list names an id of this process. Without Failover active mirrors are a
 // reason to refuse: their topics would be writable in the middle of mirroring.
 func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.RetireResult, error) {
-	var res admin.RetireResult
+	res := admin.RetireResult{Process: m.cfg.Process}
 	if err := m.loaded(); err != nil {
 		return res, err
 	}
@@ -51,9 +51,8 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 		return res, nil
 	}
 	if others {
-		m.leaving.Store(true)
-		m.poke()
 		active = nil
+		defer m.poke()
 	}
 	for mirror := range active {
 		stopped, err := m.StopTopics(ctx, admin.StopRequest{Mirror: mirror, All: true, MaxLoss: -1, Force: true})
@@ -66,6 +65,7 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 			}
 		}
 	}
+	m.leaving.Store(true)
 	if err := m.awaitNobodyNamesUs(ctx); err != nil {
 		return res, err
 	}

@@ -65,6 +65,10 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 	if err := m.loaded(); err != nil {
 		return nil, err
 	}
+	if m.leaving.Load() {
+		return nil, &admin.Error{Code: 7, Message: "this process is about to leave the destination", Hint: "ask another process, or start one again",
+			Exit: admin.ExitRefused}
+	}
 	def, ok := m.cfg.Store.Mirror(req.Mirror)
 	if !ok {
 		return nil, &admin.Error{Code: kip1279.UnknownClusterMirror, Message: fmt.Sprintf("there is no mirror %q", req.Mirror),
@@ -267,14 +271,9 @@ func (s *startRun) goOn(ctx context.Context, known coordinator.Topic) (*admin.To
 		return plan, nil
 	}
 	if s.req.Overwrite {
-		if err := s.fromScratch(ctx, known, failed); err != nil {
-			return plan, err
-		}
+		return plan, s.fromScratch(ctx, known, failed)
 	}
-	s.m.mu.Lock()
-	s.m.restart[known.Name] = statemachine.Start{Overwrite: s.req.Overwrite}
-	s.m.mu.Unlock()
-	return plan, nil
+	return plan, s.m.sendOn(ctx, known, failed, statemachine.Start{}, -1)
 }
 
 // fromScratch forgets what a topic has in common with the source.
@@ -284,17 +283,12 @@ func (s *startRun) fromScratch(ctx context.Context, known coordinator.Topic, par
 	if err := s.unchanged(&known, known.Name); err != nil {
 		return err
 	}
-	var states []coordinator.PartitionState
-	for _, p := range partitions {
-		st := s.m.stored(known, p)
-		st.LastMirrorEpoch = coordinator.ForgetEpoch
-		states = append(states, st)
-	}
-	if err := s.m.cfg.Store.PutState(ctx, states...); err != nil {
+	// The topic first: whoever takes PREPARING up is not to find what the log was aligned to before.
+	known.Align, known.Overwrite = nil, true
+	if err := s.m.cfg.Store.PutTopic(ctx, known); err != nil {
 		return err
 	}
-	known.Align, known.Overwrite = nil, true
-	return s.m.cfg.Store.PutTopic(ctx, known)
+	return s.m.sendOn(ctx, known, partitions, statemachine.Start{Overwrite: true}, coordinator.ForgetEpoch)
 }
 
 // fresh starts a topic: creates it with the lock on, or takes over one that exists, aligned to what the source remembers of it.

@@ -22,6 +22,7 @@ import (
 
 // Tasks of a stop, by their names in the log and in descriptions.
 const (
+	drainTask    = "ask whether sources rest"
 	settleTask   = "compare log ends of real replicas"
 	retakeTask   = "take leadership back"
 	releaseTask  = "let the longest replica lead"

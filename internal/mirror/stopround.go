@@ -2,6 +2,9 @@ package mirror
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"time"
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/replica"
@@ -57,6 +60,11 @@ func (m *Manager) actStop(ctx context.Context, r *round) {
 	for _, t := range r.unlock {
 		m.task(ctx, unlockTask(t.Name), topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.unlockTopic(ctx, t) })
 	}
+	if len(r.draining) > 0 {
+		m.task(ctx, drainTask, []protocol.PartitionID{{Partition: -2}}, func(ctx context.Context, _ []protocol.PartitionID) error {
+			return m.askEnds(ctx, r.draining)
+		})
+	}
 	for _, t := range r.noted {
 		m.task(ctx, "store topic "+t.Name, topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.note(ctx, t) })
 	}
@@ -80,7 +88,7 @@ func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
 	if t.Desired != statemachine.Stopped {
 		return topicFacts{}
 	}
-	f := topicFacts{tailed: true, stopped: true, draining: t.Drain}
+	f := topicFacts{tailed: true, stopped: true}
 	for n := range t.Partitions {
 		s, ok := m.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: n})
 		stopped := ok && s.State == statemachine.Stopped
@@ -88,21 +96,6 @@ func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
 		f.tailed = f.tailed && (stopped || ok && s.State == statemachine.Stopping && s.Stop == statemachine.StopTailed)
 	}
 	return f
-}
-
-// endDrain begins the stop of a topic that was to be drained first, once every partition has all of a source that rests: while its
-// writers are at work, "all" would be a matter of luck. Called with m.mu held.
-func (m *Manager) endDrain(r *round, t coordinator.Topic) {
-	if !r.topic.draining {
-		return
-	}
-	for n := range t.Partitions {
-		if p := m.parts[protocol.PartitionID{Topic: t.TopicID, Partition: n}]; p == nil || !p.drained(r) {
-			return
-		}
-	}
-	t.Drain = false
-	r.noted[t.TopicID] = t
 }
 
 // tendStopped gives a partition that was handed over the replicas that were not in sync then. Called with m.mu held.
@@ -120,15 +113,48 @@ func (m *Manager) tendStopped(r *round, p *part, ip *kraft.Partition) {
 	}
 }
 
-// drained reports whether a partition has all that a source has which rests.
-func (p *part) drained(r *round) bool {
+// rest is what the source says of a topic that is to be promoted: where its logs end, and since when they have ended there.
+type rest struct {
+	ends         map[int32]int64
+	since, asked time.Time
+}
+
+// askEnds asks the sources of topics that are to be promoted where their logs end.
+func (m *Manager) askEnds(ctx context.Context, topics []coordinator.Topic) error {
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	byMirror := map[string][]coordinator.Topic{}
+	for _, t := range topics {
+		byMirror[t.Mirror] = append(byMirror[t.Mirror], t)
+	}
+	var errs []error
+	for mirror, of := range byMirror {
+		ends, err := m.cfg.SourceEnds(ctx, mirror, of)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		now := time.Now()
+		m.mu.Lock()
+		for _, t := range of {
+			r := m.rests[t.TopicID]
+			if !maps.Equal(r.ends, ends[t.TopicID]) {
+				r = rest{ends: ends[t.TopicID], since: now}
+			}
+			r.asked = now
+			m.rests[t.TopicID] = r
+		}
+		m.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// drained reports whether a partition has all of a topic that rests at the source: while its writers are at work anywhere in the topic,
+// "all" would be a matter of luck. Called with m.mu held.
+func (m *Manager) drained(r *round, p *part) bool {
+	at := m.rests[p.id.Topic]
 	st, led := r.statuses[p.id]
-	if !led || st.Role != replica.RoleMirror || st.SourceEnd < 0 || r.now.Sub(st.LastSourceFetch) > restFor {
-		p.sourceEnd = -1
-		return false
-	}
-	if st.SourceEnd != p.sourceEnd {
-		p.sourceEnd, p.restsSince = st.SourceEnd, r.now
-	}
-	return st.HighWatermark >= st.SourceEnd && r.now.Sub(p.restsSince) >= restFor
+	end, known := at.ends[p.id.Partition]
+	return led && known && st.Role == replica.RoleMirror && r.now.Sub(at.asked) < restFor && at.asked.Sub(at.since) >= restFor &&
+		st.HighWatermark >= end
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -142,13 +143,11 @@ func (m *Manager) note(ctx context.Context, t coordinator.Topic) error {
 }
 
 // RecoverTopics sends FAILED partitions of topics on where they were, their attempts counted from 0. Others are left alone.
-func (m *Manager) RecoverTopics(_ context.Context, req admin.TopicsRequest) ([]admin.TopicResult, error) {
+func (m *Manager) RecoverTopics(ctx context.Context, req admin.TopicsRequest) ([]admin.TopicResult, error) {
 	topics, out, err := m.selectTopics(req.Mirror, req.Topics, func(coordinator.Topic) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, t := range topics {
 		res := admin.TopicResult{Topic: t.Name, Partitions: t.Partitions}
 		failed := m.failed(t)
@@ -157,13 +156,41 @@ func (m *Manager) RecoverTopics(_ context.Context, req admin.TopicsRequest) ([]a
 			for _, p := range failed {
 				res.Plan.Requests = append(res.Plan.Requests, fmt.Sprintf("Produce __mirror_state: partition %d of %s leaves FAILED", p, t.Name))
 			}
-		} else if len(failed) > 0 {
-			m.restart[t.Name] = statemachine.Recover{}
+		} else if err := m.sendOn(ctx, t, failed, statemachine.Recover{}, -1); err != nil {
+			res.Err = asError(err)
 		}
 		out = append(out, res)
 	}
 	m.poke()
 	return sortResults(out), nil
+}
+
+// sendOn stores where FAILED partitions of a topic go on after an operator's word, Recover or Start. Whichever process leads them
+// takes it up. lme is what becomes of their last mirrored epoch.
+func (m *Manager) sendOn(ctx context.Context, t coordinator.Topic, partitions []int32, word statemachine.Event, lme int32) error {
+	states := make([]coordinator.PartitionState, 0, len(partitions))
+	for _, n := range partitions {
+		s := m.stored(t, n)
+		machine := statemachine.New()
+		for _, ev := range []statemachine.Event{loaded(s), word} {
+			if _, err := machine.Step(ev); err != nil {
+				return err
+			}
+		}
+		states = append(states, storedState(machine, s.Mirror, s.ID, laterThan(s.Since), stopWork{lme: lme, end: s.StopEnd, epoch: s.StopEpoch}))
+	}
+	if len(states) == 0 {
+		return nil
+	}
+	return m.cfg.Store.PutState(ctx, states...)
+}
+
+// laterThan is now, or right after a time that lies ahead by another process's clock.
+func laterThan(t time.Time) time.Time {
+	if now := time.Now(); now.After(t) {
+		return now
+	}
+	return t.Add(time.Millisecond)
 }
 
 // failed returns the partitions of a topic that are FAILED, as far as is stored.

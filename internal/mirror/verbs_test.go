@@ -3,7 +3,6 @@ package mirror
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -192,15 +191,15 @@ func TestRecover(t *testing.T) {
 	w, m := fleet(t, "a MIRRORING FAILED MIRRORING", "b MIRRORING MIRRORING MIRRORING", "c STOPPED FAILED STOPPED")
 	req := admin.TopicsRequest{Mirror: "m", Topics: []string{"/.*/"}, DryRun: true}
 	got, err := m.RecoverTopics(t.Context(), req)
-	if err != nil || outcomes(got) != "a ok, b ok, c ok" || len(got[0].Plan.Requests) != 1 || len(got[1].Plan.Requests) != 0 || len(m.restart) != 0 {
-		t.Fatalf("dry run: %s, %v, %v", outcomes(got), err, m.restart)
+	if err != nil || outcomes(got) != "a ok, b ok, c ok" || len(got[0].Plan.Requests) != 1 || len(got[1].Plan.Requests) != 0 || len(w.stored) != 0 {
+		t.Fatalf("dry run: %s, %v, %v", outcomes(got), err, w.stored)
 	}
 	req.DryRun = false
 	if got, err = m.RecoverTopics(t.Context(), req); err != nil || outcomes(got) != "a ok, b ok, c ok" {
 		t.Fatalf("%s, %v", outcomes(got), err)
 	}
-	if names := slices.Sorted(maps.Keys(m.restart)); !slices.Equal(names, []string{"a", "c"}) || m.restart["a"] != (statemachine.Recover{}) {
-		t.Errorf("told the loop %v", m.restart)
+	if len(w.stored) != 2 || slices.ContainsFunc(w.stored, func(s string) bool { return strings.Contains(s, "FAILED") }) {
+		t.Errorf("wrote %v", w.stored)
 	}
 	// A partition that FAILED for good while mirroring mirrors again.
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)
