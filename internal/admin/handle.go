@@ -35,6 +35,9 @@ func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte,
 		if err := kip1279.Decode(body, req); err != nil {
 			return nil, &unanswerable{"body", err}
 		}
+		if h.clientID == PeerClientID {
+			ctx = context.WithValue(ctx, forwarded{}, true)
+		}
 		s.dispatch(ctx, req, resp, peer)
 	}
 	return appendResponse(nil, h, func(dst []byte) []byte { return kip1279.Append(dst, resp) }), nil
