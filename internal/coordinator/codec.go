@@ -58,6 +58,8 @@ type stateJSON struct {
 	StopEnd   int64 `json:"stop_end,omitempty"`
 	StopEpoch int32 `json:"stop_epoch,omitempty"`
 	Aligned   bool  `json:"aligned,omitempty"`
+
+	LeaderEpoch int32 `json:"leader_epoch,omitempty"`
 }
 
 // record is an encoded record of __mirror_state; a nil value is a tombstone.
@@ -110,9 +112,12 @@ func topicRecord(t Topic, n int32) (record, error) {
 	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
 }
 
-// stateRecords returns the record of the state and that of the last mirrored epoch: where it is known, or known to be none.
-func stateRecords(s PartitionState, n int32) ([]record, error) {
-	extra, err := marshal(stateJSON{Since: s.Since.UTC(), Hint: s.Hint, Stop: int8(s.Stop), StopEnd: s.StopEnd, StopEpoch: s.StopEpoch, Aligned: s.Aligned})
+// stateValue is the value of a state's record.
+func stateValue(s PartitionState) (*kip1279.PartitionStateValue, error) {
+	extra, err := marshal(stateJSON{
+		Since: s.Since.UTC(), Hint: s.Hint, Stop: int8(s.Stop), StopEnd: s.StopEnd, StopEpoch: s.StopEpoch, Aligned: s.Aligned,
+		LeaderEpoch: s.LeaderEpoch,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +126,36 @@ func stateRecords(s PartitionState, n int32) ([]record, error) {
 	}
 	if s.Error != "" {
 		v.ErrorMessage = &s.Error
+	}
+	return v, nil
+}
+
+// EncodeState encodes a state as its record's value, which says nothing of mirror, id and last mirrored epoch.
+func EncodeState(s PartitionState) ([]byte, error) {
+	v, err := stateValue(s)
+	if err != nil {
+		return nil, err
+	}
+	return kip1279.AppendStateValue(nil, v), nil
+}
+
+// DecodeState is the other direction; the rest is the caller's to tell.
+func DecodeState(mirror string, id protocol.PartitionID, lastMirrorEpoch int32, value []byte) (PartitionState, error) {
+	v, err := kip1279.DecodeStateValue(kip1279.RecordPartitionState, value)
+	if err != nil {
+		return PartitionState{}, err
+	}
+	s, err := decodeState(kip1279.StateKey{Mirror: mirror, TopicID: id.Topic, Partition: id.Partition},
+		v.(*kip1279.PartitionStateValue))
+	s.LastMirrorEpoch = lastMirrorEpoch
+	return s, err
+}
+
+// stateRecords returns the record of the state and that of the last mirrored epoch: where it is known, or known to be none.
+func stateRecords(s PartitionState, n int32) ([]record, error) {
+	v, err := stateValue(s)
+	if err != nil {
+		return nil, err
 	}
 	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: s.Mirror, TopicID: s.ID.Topic, Partition: s.ID.Partition}
 	out := []record{newRecord(k, v, n)}
@@ -177,6 +212,7 @@ func decodeState(k kip1279.StateKey, v *kip1279.PartitionStateValue) (PartitionS
 		Mirror: k.Mirror, ID: protocol.PartitionID{Topic: k.TopicID, Partition: k.Partition},
 		State: stateFrom(v.State), Previous: stateFrom(v.PreviousState), Retry: v.RetryAttempt, Since: j.Since, Hint: j.Hint,
 		Stop: statemachine.StopStep(j.Stop), StopEnd: j.StopEnd, StopEpoch: j.StopEpoch, Aligned: j.Aligned,
+		LeaderEpoch: j.LeaderEpoch,
 	}
 	if v.ErrorMessage != nil {
 		s.Error = *v.ErrorMessage

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/errgroup"
 )
 
 // Bounds of the wait between attempts to create, find or load the topic.
@@ -80,7 +81,17 @@ func (s *Store) Run(ctx context.Context) error {
 		return fmt.Errorf("%s: client of the destination: %w", s.cfg.Topic, err)
 	}
 	defer s.client.Close()
-	return s.follow(ctx, goal)
+	if s.cfg.Self.ProcessID == "" {
+		return s.follow(ctx, goal)
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.cluster = newCluster(s, admin, life)
+	defer func() { end(); s.cluster.sender.close() }()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.follow(ctx, goal) })
+	g.Go(func() error { return s.cluster.own(ctx) })
+	g.Go(func() error { return s.cluster.membership(ctx) })
+	return g.Wait()
 }
 
 // follow takes in records until ctx ends. goal holds, for each partition that has records, the offset up to which it must
@@ -90,6 +101,9 @@ func (s *Store) follow(ctx context.Context, goal map[int32]int64) error {
 	for {
 		if !loaded && len(goal) == 0 {
 			loaded = true
+			if s.cluster != nil {
+				s.cluster.load()
+			}
 			close(s.loaded)
 			s.log.Info("state loaded", "mirrors", len(s.Mirrors()), "topics", len(s.Topics()), "partitions", s.partitions,
 				"seconds", time.Since(started).Seconds())
@@ -101,14 +115,22 @@ func (s *Store) follow(ctx context.Context, goal map[int32]int64) error {
 		fetches.EachError(func(_ string, p int32, err error) {
 			s.log.Warn("reading is held up", "partition", p, "err", err)
 		})
+		read := map[int32]int64{}
 		fetches.EachRecord(func(r *kgo.Record) {
 			if !r.Attrs.IsControl() {
 				s.table.apply(r.Key, r.Value, r.Offset)
+				if s.cluster != nil {
+					s.cluster.took(r)
+				}
 			}
+			read[r.Partition] = r.Offset + 1
 			if end, ok := goal[r.Partition]; ok && r.Offset+1 >= end {
 				delete(goal, r.Partition)
 			}
 		})
+		if s.cluster != nil {
+			s.cluster.progress(read)
+		}
 	}
 }
 
@@ -129,7 +151,7 @@ func (s *Store) retry(ctx context.Context, what string, do func(ctx context.Cont
 			level = slog.LevelDebug
 		}
 		s.log.Log(ctx, level, "destination does not answer as needed, trying again", "step", what, "err", err)
-		timer := time.NewTimer(wait/2 + rand.N(wait/2))
+		timer := time.NewTimer(jitter(wait))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -138,6 +160,9 @@ func (s *Store) retry(ctx context.Context, what string, do func(ctx context.Cont
 		}
 	}
 }
+
+// jitter is between half of d and d.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2) }
 
 // prepare makes sure that the topic is there, compacted, and has a leader for every partition. It returns the partition
 // count, which the KIP's hash needs.

@@ -30,7 +30,14 @@ type Config struct {
 	ReplicationFactor int16
 	// Exclude reports broker ids that may not hold the topic: ours, since we keep no log. nil excludes none.
 	Exclude func(brokerID int32) bool
-	Log     *slog.Logger
+	// Self makes the process one of several that share the topic; without a ProcessID it takes itself for the only one, and nobody
+	// is fenced. Peer asks the others (nil: they can't be asked), Liveness tells which of them answer (nil: all do).
+	Self     Member
+	Peer     Peer
+	Liveness Liveness
+	Log      *slog.Logger
+
+	vanish bool // see cluster
 }
 
 // ErrClosed: Run has ended, so nothing can be written.
@@ -45,9 +52,10 @@ type Store struct {
 	loaded chan struct{}
 	closed chan struct{}
 
-	// client and partitions are set before loaded is closed.
+	// client, partitions and cluster are set before loaded is closed; cluster is nil in a process that is the only one.
 	client     *kgo.Client
 	partitions int32
+	cluster    *cluster
 }
 
 // New validates c and starts nothing.
@@ -67,6 +75,13 @@ func New(c Config) (*Store, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Peer == nil {
+		c.Peer = nobody{}
+	}
+	if c.Liveness == nil {
+		c.Liveness = everybody{}
+	}
+	c.Self.Self = true
 	switch {
 	case c.Partitions < 0 || c.Partitions > 10_000:
 		return nil, fmt.Errorf("%s: %d partitions; give 1 to 10000", c.Topic, c.Partitions)
@@ -159,6 +174,12 @@ func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 			return err
 		}
 	}
+	if err := s.awaitLoaded(ctx); err != nil {
+		return err
+	}
+	if s.cluster != nil {
+		return s.cluster.put(ctx, s.cluster.stateChanges(states))
+	}
 	return s.write(ctx, func(n int32) ([]record, error) {
 		var out []record
 		for _, st := range states {
@@ -172,19 +193,33 @@ func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	})
 }
 
-// write sends records that say something new and waits until all in-sync replicas have them. When ctx ends first the
-// outcome is not known; what was written after all shows as soon as it is acknowledged or read back.
-func (s *Store) write(ctx context.Context, encode func(partitions int32) ([]record, error)) error {
+func (s *Store) awaitLoaded(ctx context.Context) error {
 	select {
 	case <-s.closed:
 		return ErrClosed
 	case <-s.loaded:
+		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%s is not loaded yet: %w", s.cfg.Topic, ctx.Err())
+	}
+}
+
+// write sends records that say something new and waits until all in-sync replicas have them. When ctx ends first the
+// outcome is not known; what was written after all shows as soon as it is acknowledged or read back.
+func (s *Store) write(ctx context.Context, encode func(partitions int32) ([]record, error)) error {
+	if err := s.awaitLoaded(ctx); err != nil {
+		return err
 	}
 	records, err := encode(s.partitions)
 	if err != nil {
 		return err
+	}
+	if s.cluster != nil {
+		changes := make([]change, 0, len(records))
+		for _, r := range records {
+			changes = append(changes, change{record: r})
+		}
+		return s.cluster.put(ctx, changes)
 	}
 	records = s.table.changes(records)
 	results := make(chan error, len(records))

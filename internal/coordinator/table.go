@@ -69,6 +69,9 @@ func (t *table) apply(key, value []byte, offset int64) {
 		return
 	}
 	k, err := kip1279.DecodeStateKey(key)
+	if err == nil && k.Type == kip1279.RecordOwner {
+		return // each partition has one, under the same key; see cluster
+	}
 	if err == nil {
 		err = t.put(k, value)
 	}
@@ -82,8 +85,31 @@ func (t *table) apply(key, value []byte, offset int64) {
 	}
 	e.offset, e.value = offset, bytes.Clone(value)
 	t.entries[string(key)] = e
+	t.signal()
+}
+
+// signal tells of a change. Called with mu held.
+func (t *table) signal() {
 	close(t.changed)
 	t.changed = make(chan struct{})
+}
+
+// touch tells of a change that is not in the records.
+func (t *table) touch() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.signal()
+}
+
+// same reports whether a record would write what is there already, and the offset at which that lies, -1 for nothing at all.
+func (t *table) same(r record) (int64, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, ok := t.entries[string(r.keyBytes)]
+	if !ok {
+		return -1, r.value == nil
+	}
+	return e.offset, bytes.Equal(e.value, r.value) && (e.value == nil) == (r.value == nil)
 }
 
 func (t *table) put(k kip1279.StateKey, value []byte) error {

@@ -66,6 +66,9 @@ type PartitionState struct {
 	Stop      statemachine.StopStep
 	StopEnd   int64
 	StopEpoch int32
+	// LeaderEpoch is the partition's leader epoch that the writer leads in, 0 where it does not say. A state is refused once one with
+	// a higher epoch was stored (ErrFencedLeaderEpoch); what is stored never falls.
+	LeaderEpoch int32
 	// Aligned: the machine's, whether the log was brought to what it has in common with the source since it was started.
 	Aligned bool
 }

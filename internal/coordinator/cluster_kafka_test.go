@@ -1,0 +1,330 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/testkafka"
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
+)
+
+// wire connects stores of one test process; it is their Peer and their Liveness.
+type wire struct {
+	mu      sync.Mutex
+	changed chan struct{}
+	stores  map[string]*Store // by admin address
+	calls   int
+}
+
+func newWire() *wire { return &wire{changed: make(chan struct{}), stores: map[string]*Store{}} }
+
+func (w *wire) set(admin string, s *Store) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stores[admin] = s
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *wire) to(m Member) (*Store, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	if s := w.stores[m.Admin]; s != nil && s.cfg.Self.ProcessID == m.ProcessID {
+		return s, nil
+	}
+	return nil, errors.New("connection refused")
+}
+
+func (w *wire) WriteStates(ctx context.Context, to Member, states []PartitionState) ([]Outcome, error) {
+	s, err := w.to(to)
+	if err != nil {
+		return nil, err
+	}
+	return s.WriteStates(ctx, states), nil
+}
+
+func (w *wire) WriteRecords(ctx context.Context, to Member, records []Record) ([]Outcome, error) {
+	s, err := w.to(to)
+	if err != nil {
+		return nil, err
+	}
+	return s.WriteRecords(ctx, records), nil
+}
+
+func (w *wire) ReadStates(ctx context.Context, to Member, mirror string, ids []protocol.PartitionID) ([]ReadOutcome, error) {
+	s, err := w.to(to)
+	if err != nil {
+		return nil, err
+	}
+	return s.OwnStates(ctx, mirror, ids), nil
+}
+
+func (w *wire) Watch([]Member) {}
+
+func (w *wire) Alive(m Member) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.stores[m.Admin]
+	return s != nil && s.cfg.Self.ProcessID == m.ProcessID
+}
+
+func (w *wire) Changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// join starts a store that shares the topic.
+func (w *wire) join(t *testing.T, opts []kgo.Opt, process, admin string) (*Store, func(vanish bool)) {
+	t.Helper()
+	s, err := New(Config{
+		Opts: opts, Self: Member{ProcessID: process, Admin: admin, NodeIDs: []int32{9001}}, Peer: w, Liveness: w,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("process", process),
+	})
+	must(t, err)
+	w.set(admin, s)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	start := time.Now()
+	go func() { done <- s.Run(ctx) }()
+	end := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run of %s: %v", process, err)
+		}
+		w.set(admin, nil)
+	})
+	t.Cleanup(end)
+	select {
+	case <-s.Loaded():
+	case <-time.After(60 * time.Second):
+		t.Fatal("not loaded in a minute")
+	}
+	t.Logf("%s loaded after %v", process, time.Since(start))
+	return s, func(vanish bool) {
+		if s.cluster != nil {
+			s.cluster.vanish = vanish
+		}
+		if vanish {
+			w.set(admin, nil)
+		}
+		end()
+	}
+}
+
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > within {
+			t.Fatalf("not in %v: %s", within, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// held counts the partitions that a store may write.
+func held(s *Store) int { return s.cluster.owned() }
+
+func manyStates(n int, retry int16) []PartitionState {
+	out := make([]PartitionState, 0, n)
+	for p := range int32(n) {
+		st := partitionState(p, statemachine.Mirroring, -1)
+		st.Retry = retry
+		out = append(out, st)
+	}
+	return out
+}
+
+func TestProcessesShareTheState(t *testing.T) {
+	c := testkafka.Start(t, testkafka.Options{Name: "share", Brokers: 3, Controllers: 1,
+		Properties: map[string]string{"group.initial.rebalance.delay.ms": "3000"}})
+	opts := []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...)}
+	w := newWire()
+
+	a, endA := w.join(t, opts, "a-1", "a:1")
+	start := time.Now()
+	must(t, a.PutMirror(limit(t, 20*time.Second), Mirror{Name: "dc1", Created: since}))
+	t.Logf("first write of the first process ever after %v", time.Since(start))
+	eventually(t, 20*time.Second, "a owns all", func() bool { return held(a) == 50 })
+	t.Logf("all partitions owned after %v", time.Since(start))
+	measure(t, a, "one process")
+
+	b, endB := w.join(t, opts, "b-1", "b:1")
+	took := eventually(t, 20*time.Second, "both own half", func() bool { return held(a) == 25 && held(b) == 25 })
+	t.Logf("spread after %v: %v", took, a.Members())
+	if m := b.Members(); len(m) != 2 || m[0].ProcessID != "a-1" || m[0].Self || !m[1].Self || !slices.Equal(m[1].NodeIDs, []int32{9001}) {
+		t.Errorf("members: %+v", m)
+	}
+	ownerOf := func(s *Store) string { m, _ := s.MetadataOwner("dc1"); return m.ProcessID }
+	eventually(t, 5*time.Second, "they agree on the metadata owner", func() bool { return ownerOf(a) == ownerOf(b) })
+	measure(t, b, "two processes, half of it by the other")
+	for i, s := range []*Store{a, b} {
+		states := manyStates(60, int16(100+i))
+		must(t, s.PutState(limit(t, 10*time.Second), states...))
+		checkStates(t, s, states, "where they were written")
+		other := []*Store{b, a}[i]
+		for _, st := range states {
+			eventually(t, 5*time.Second, "state shows in the other", func() bool { got, _ := other.State(st.ID); return got == st })
+		}
+	}
+	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring, Partitions: 60}
+	for _, s := range []*Store{a, b} {
+		topic.Overwrite = !topic.Overwrite
+		must(t, s.PutTopic(limit(t, 10*time.Second), topic))
+		if got, _ := s.TopicByName("orders"); got.Overwrite != topic.Overwrite {
+			t.Error("a topic does not show where it was written")
+		}
+	}
+	checkFencing(t, a, b)
+	checkReads(t, a, b)
+
+	t.Run("one vanishes", func(t *testing.T) {
+		changed := b.Changed()
+		start := time.Now()
+		endA(true)
+		states := manyStates(60, 7)
+		start = time.Now()
+		must(t, b.PutState(limit(t, 10*time.Second), states...))
+		took := time.Since(start)
+		t.Logf("all states written %v after the other vanished", took)
+		if took > 3*time.Second {
+			t.Errorf("taking over took %v", took)
+		}
+		eventually(t, 3*time.Second, "b owns all", func() bool { return held(b) == 50 })
+		t.Logf("all owned after %v", time.Since(start))
+		select {
+		case <-changed:
+		default:
+			t.Error("Changed did not tell")
+		}
+	})
+	t.Run("it returns", func(t *testing.T) {
+		again, _ := w.join(t, opts, "a-2", "a:1")
+		start := time.Now()
+		must(t, again.PutState(limit(t, 10*time.Second), manyStates(60, 8)...))
+		t.Logf("written by the one that returned after %v", time.Since(start))
+		took := eventually(t, 20*time.Second, "both own half", func() bool { return held(again) == 25 && held(b) == 25 })
+		t.Logf("spread again after %v", took)
+		must(t, again.PutState(limit(t, 10*time.Second), manyStates(60, 9)...))
+	})
+	t.Run("one leaves, all restart", func(t *testing.T) {
+		endB(false)
+		checkNoStaleWrites(t, c)
+	})
+}
+
+// measure times PutState of 500 states that change. The best of some counts: the brokers have just been started.
+func measure(t *testing.T, s *Store, what string) {
+	t.Helper()
+	var took []time.Duration
+	for round := range int16(8) {
+		states := manyStates(500, round)
+		start := time.Now()
+		must(t, s.PutState(limit(t, 20*time.Second), states...))
+		took = append(took, time.Since(start).Round(time.Millisecond))
+	}
+	t.Logf("500 states, %s: %v", what, took)
+	if best := slices.Min(took); best > 400*time.Millisecond {
+		t.Errorf("500 states took %v at best", best)
+	}
+}
+
+// checkFencing: a state of an older leader epoch is refused by whichever process owns it, and -1 never lowers it.
+func checkFencing(t *testing.T, a, b *Store) {
+	t.Helper()
+	st := partitionState(3, statemachine.Paused, -1)
+	st.LeaderEpoch = 12
+	must(t, a.PutState(limit(t, 10*time.Second), st))
+	for _, s := range []*Store{a, b} {
+		old := st
+		old.LeaderEpoch, old.State = 11, statemachine.Mirroring
+		if err := s.PutState(limit(t, 10*time.Second), old, partitionState(4, statemachine.Paused, -1)); !errors.Is(err, ErrFencedLeaderEpoch) {
+			t.Errorf("an older leader's state: %v", err)
+		}
+		if got, _ := s.State(partitionState(4, 0, 0).ID); got.State != statemachine.Paused {
+			t.Error("what is not fenced must be stored")
+		}
+		unsaid := st
+		unsaid.LeaderEpoch, unsaid.Hint = 0, "by an operator"+s.cfg.Self.ProcessID
+		must(t, s.PutState(limit(t, 10*time.Second), unsaid))
+		if got, _ := s.State(st.ID); got.LeaderEpoch != 12 || got.Hint != unsaid.Hint {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func checkReads(t *testing.T, a, b *Store) {
+	t.Helper()
+	ids := []protocol.PartitionID{}
+	for _, st := range manyStates(60, 0) {
+		ids = append(ids, st.ID)
+	}
+	for _, s := range []*Store{a, b} {
+		for i, r := range s.ReadStates(limit(t, 5*time.Second), "dc1", ids) {
+			if r.Err != nil || !r.Known || r.State.ID != ids[i] {
+				t.Errorf("%s reads %+v", s.cfg.Self.ProcessID, r)
+			}
+			eventually(t, 5*time.Second, "the same in what was read here", func() bool { l, _ := s.State(ids[i]); return l == r.State })
+		}
+	}
+	refused := 0
+	for _, r := range a.OwnStates(limit(t, 5*time.Second), "dc1", ids) {
+		if errors.Is(r.Err, ErrNotCoordinator) {
+			refused++
+		}
+	}
+	if refused == 0 || refused == len(ids) {
+		t.Errorf("%d of %d were refused", refused, len(ids))
+	}
+}
+
+// checkNoStaleWrites reads the whole topic: within a partition no record follows a claim that carries an older producer epoch.
+func checkNoStaleWrites(t *testing.T, c *testkafka.Cluster) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...), kgo.ConsumeTopics(DefaultTopic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	must(t, err)
+	defer cl.Close()
+	type owner struct {
+		process string
+		id      int64
+		epoch   int16
+	}
+	owners, claims, total := map[int32]owner{}, map[string]int{}, 0
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			total++
+			k, _ := kip1279.DecodeStateKey(r.Key)
+			if k.Type == kip1279.RecordOwner {
+				cl, err := decodeClaim(r.Value)
+				if err != nil || cl.epoch != r.ProducerEpoch || cl.producer != r.ProducerID {
+					t.Errorf("claim %+v written with %d/%d: %v", cl, r.ProducerID, r.ProducerEpoch, err)
+				}
+				owners[r.Partition] = owner{cl.owner.ProcessID, r.ProducerID, r.ProducerEpoch}
+				claims[cl.owner.ProcessID]++
+			}
+			if o := owners[r.Partition]; o.id != r.ProducerID || o.epoch != r.ProducerEpoch {
+				t.Errorf("partition %d offset %d: written with %d/%d, the owner %s has %d/%d", r.Partition, r.Offset, r.ProducerID,
+					r.ProducerEpoch, o.process, o.id, o.epoch)
+			}
+		})
+	}
+	t.Logf("%d records, claims: %v", total, claims)
+	if total == 0 {
+		t.Error("nothing was read")
+	}
+}

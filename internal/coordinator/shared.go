@@ -1,0 +1,97 @@
+package coordinator
+
+import (
+	"context"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+)
+
+// shared returns this process's part among several, nil for the only one; false while the topic is not loaded.
+func (s *Store) shared() (*cluster, bool) {
+	select {
+	case <-s.loaded:
+		return s.cluster, true
+	default:
+		return nil, false
+	}
+}
+
+// Members returns the processes that share the topic, sorted by process id: the members of the group, dead ones among them until
+// their session ends (6 s), or this process alone before the group has come together. Changed tells of changes.
+func (s *Store) Members() []Member {
+	if c, ok := s.shared(); ok && c != nil {
+		return c.members()
+	}
+	return []Member{s.cfg.Self}
+}
+
+// MetadataOwner returns the metadata coordinator of a mirror: the owner of the partition that its definition lies in. It
+// is false before the topic is loaded and while it is not known. Between two owners both may hold themselves for it for a moment.
+func (s *Store) MetadataOwner(mirror string) (Member, bool) {
+	c, ok := s.shared()
+	switch {
+	case !ok:
+		return Member{}, false
+	case c == nil:
+		return s.cfg.Self, true
+	}
+	return c.target(kip1279.MirrorPartitionOf(mirror, s.partitions))
+}
+
+// WriteStates stores states for another process; those whose partition this one does not own are refused with
+// ErrNotCoordinator. Outcomes come in the order of states.
+func (s *Store) WriteStates(ctx context.Context, states []PartitionState) []Outcome {
+	c, _ := s.shared()
+	if c == nil {
+		return all(len(states), ErrNotCoordinator)
+	}
+	for _, st := range states {
+		if err := ValidateName(st.Mirror); err != nil {
+			return all(len(states), err)
+		}
+	}
+	return c.asked(ctx, c.stateChanges(states))
+}
+
+// WriteRecords stores records for another process, as WriteStates does. Records that are not understood are an error for all.
+func (s *Store) WriteRecords(ctx context.Context, records []Record) []Outcome {
+	c, _ := s.shared()
+	if c == nil {
+		return all(len(records), ErrNotCoordinator)
+	}
+	changes, err := c.recordChanges(records)
+	if err != nil {
+		return all(len(records), err)
+	}
+	return c.asked(ctx, changes)
+}
+
+// OwnStates answers another process with states as this one, their owner, has them, in the order of ids; ErrNotCoordinator for
+// those of another owner.
+func (s *Store) OwnStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []ReadOutcome {
+	out := make([]ReadOutcome, len(ids))
+	c, _ := s.shared()
+	for i, id := range ids {
+		if c == nil {
+			out[i].Err = ErrNotCoordinator
+			continue
+		}
+		out[i] = c.readOwn(ctx, kip1279.StatePartitionOf(mirror, id.Topic, id.Partition, s.partitions), mirror, id)
+	}
+	return out
+}
+
+// ReadStates asks the owners for states, in the order of ids. State answers at once with what has been read here, which
+// may be older by a moment; who takes a partition over from another process asks the owner.
+func (s *Store) ReadStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []ReadOutcome {
+	if c, ok := s.shared(); ok && c != nil {
+		return c.states(ctx, mirror, ids)
+	}
+	out := make([]ReadOutcome, len(ids))
+	for i, id := range ids {
+		st, ok := s.State(id)
+		out[i] = ReadOutcome{State: st, Known: ok && st.Mirror == mirror}
+	}
+	return out
+}
