@@ -198,10 +198,11 @@ func (m *Manager) lookGone(r *round, p *part) {
 }
 
 // overtaken reports whether another state was stored since ours: FAILED partitions are sent on by storing where they go on, since
-// whoever is asked to need not be the process that leads them.
+// whoever is asked to need not be the process that leads them. In other states a newer one is that of a start, which stores it before
+// its topic: taken up with the topic as it was, it would be stopped at once.
 func (m *Manager) overtaken(p *part) bool {
 	s, ok := m.cfg.Store.State(p.id)
-	return ok && !p.dirty && s.State != p.machine.State && s.Since.After(p.since)
+	return ok && !p.dirty && p.machine.State == statemachine.Failed && s.State != p.machine.State && s.Since.After(p.since)
 }
 
 // load takes a partition over from what is stored.
