@@ -82,6 +82,7 @@ type Manager struct {
 	retired    chan struct{} // closed when Retire is done
 	retireOnce sync.Once
 	leaving    atomic.Bool
+	sight      sight
 	standing   atomic.Pointer[standing]
 }
 
@@ -183,6 +184,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { m.loop(ctx); m.tasks.Wait(); return nil })
 	g.Go(func() error { newTxnWatch(m).run(ctx); return nil })
+	g.Go(func() error { m.runSight(ctx); return nil })
 	return g.Wait()
 }
 

@@ -121,7 +121,7 @@ func (m *Manager) processes() []Process {
 	}
 	for i := range procs {
 		if procs[i].Self {
-			procs[i].Leaving = m.leaving.Load()
+			procs[i].Leaving, procs[i].Blind = m.leaving.Load(), m.Blind()
 		}
 	}
 	return procs

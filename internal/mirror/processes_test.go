@@ -3,6 +3,7 @@ package mirror
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"kmirror/protocol"
 )
@@ -57,5 +58,22 @@ func TestChoose(t *testing.T) {
 	leaving.Leaving = true
 	if got := choose([]Process{leaving, other}, "m", id); got.lead.NodeIDs[0] != other.NodeIDs[0] || got.two {
 		t.Error("a process that leaves leads or stands by")
+	}
+}
+
+func TestBlind(t *testing.T) {
+	var s sight
+	at := time.Now()
+	if s.note(map[string]bool{"m": true}, at) || s.note(map[string]bool{"m": true}, at.Add(blindAfter-1)) {
+		t.Error("blind too soon")
+	}
+	if !s.note(map[string]bool{"m": true, "n": true}, at.Add(blindAfter)) || !slices.Equal(s.blind, []string{"m"}) {
+		t.Errorf("blind for %v", s.blind)
+	}
+	if !s.note(map[string]bool{"n": true}, at.Add(blindAfter+1)) || len(s.blind) > 0 {
+		t.Errorf("blind for %v after an answer", s.blind)
+	}
+	if s.note(map[string]bool{"m": true}, at.Add(2*blindAfter)) {
+		t.Error("an old silence counts")
 	}
 }

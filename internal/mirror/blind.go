@@ -1,0 +1,105 @@
+package mirror
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"kmirror/statemachine"
+)
+
+// sight is what this process knows of whether it reaches the sources of mirrors. Other processes are told, so that one that does
+// reach a source takes over from one that doesn't.
+type sight struct {
+	mu    sync.Mutex
+	lost  map[string]time.Time // since when a mirror's source has not answered
+	blind []string             // those that have not for blindAfter, sorted
+}
+
+const (
+	// sightEvery is how often sources are asked when there are other processes.
+	sightEvery = 2 * time.Second
+	// blindAfter is how long a source must not answer before another process is to lead its mirror.
+	blindAfter = 6 * time.Second
+)
+
+// Blind returns the mirrors whose source this process does not reach.
+func (m *Manager) Blind() []string {
+	m.sight.mu.Lock()
+	defer m.sight.mu.Unlock()
+	return slices.Clone(m.sight.blind)
+}
+
+// Leaving reports whether this process hands everything over to others.
+func (m *Manager) Leaving() bool { return m.leaving.Load() }
+
+// runSight asks the sources of active mirrors, as long as another process could do better.
+func (m *Manager) runSight(ctx context.Context) {
+	t := time.NewTimer(sightEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if s := m.standing.Load(); s != nil && len(s.procs) > 1 {
+			m.lookAtSources(ctx)
+		}
+		t.Reset(sightEvery/2 + rand.N(sightEvery))
+	}
+}
+
+func (m *Manager) lookAtSources(ctx context.Context) {
+	active := map[string]bool{}
+	for _, t := range m.cfg.Store.Topics() {
+		if t.Desired != statemachine.Stopped || t.Drain {
+			active[t.Mirror] = true
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	failed := map[string]bool{}
+	for mirror := range active {
+		wg.Go(func() {
+			if m.cfg.PingSource(ctx, mirror) != nil {
+				mu.Lock()
+				failed[mirror] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() == nil && m.sight.note(failed, time.Now()) {
+		m.poke()
+	}
+}
+
+// note takes down which sources did not answer, and reports whether that changes what this process is blind for.
+func (s *sight) note(failed map[string]bool, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost == nil {
+		s.lost = map[string]time.Time{}
+	}
+	var blind []string
+	for mirror := range s.lost {
+		if !failed[mirror] {
+			delete(s.lost, mirror)
+		}
+	}
+	for mirror := range failed {
+		if _, ok := s.lost[mirror]; !ok {
+			s.lost[mirror] = now
+		}
+		if now.Sub(s.lost[mirror]) >= blindAfter {
+			blind = append(blind, mirror)
+		}
+	}
+	slices.Sort(blind)
+	changed := !slices.Equal(blind, s.blind)
+	s.blind = blind
+	return changed
+}
