@@ -1,0 +1,218 @@
+// Package peers finds out quickly which other kmirror processes answer: much sooner than a controller or a group notices. What it
+// says is a hint; whoever is wrongly held dead is fenced by what the hint leads to.
+package peers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"kmirror/internal/coordinator"
+)
+
+// Pong is what a process answers to a ping.
+type Pong struct {
+	ProcessID string  `json:"process_id"`
+	NodeIDs   []int32 `json:"node_ids"`
+	// Unreachable are the mirrors whose source it can't reach, sorted.
+	Unreachable []string `json:"unreachable,omitempty"`
+}
+
+// Pinger asks the process at an admin address. An error that wraps ECONNREFUSED tells that nobody listens there.
+type Pinger interface {
+	Ping(ctx context.Context, address string) (Pong, error)
+}
+
+// Config of Peers.
+type Config struct {
+	Pinger Pinger
+	// Every is the pause between two pings of a process (0: 500 ms); DeadAfter is how long it may give no answer (0: 2 s).
+	Every, DeadAfter time.Duration
+	Log              *slog.Logger
+}
+
+// Peers pings processes. Its methods are safe for concurrent use. It is a coordinator.Liveness.
+type Peers struct {
+	cfg Config
+
+	mu      sync.Mutex
+	changed chan struct{}
+	watched chan struct{} // a value in it: the list changed
+	peers   map[string]*peer
+}
+
+// peer is a process that is watched.
+type peer struct {
+	member coordinator.Member
+	dead   bool
+	pong   *Pong // the last answer
+	// stop ends its pings, nil before they begin.
+	stop context.CancelFunc
+}
+
+var _ coordinator.Liveness = (*Peers)(nil)
+
+// New validates c and starts nothing.
+func New(c Config) (*Peers, error) {
+	if c.Pinger == nil {
+		return nil, errors.New("peers: a pinger is needed")
+	}
+	if c.Every == 0 {
+		c.Every = 500 * time.Millisecond
+	}
+	if c.DeadAfter == 0 {
+		c.DeadAfter = 2 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Peers{cfg: c, changed: make(chan struct{}), watched: make(chan struct{}, 1), peers: map[string]*peer{}}, nil
+}
+
+// Watch replaces the processes to look at.
+func (p *Peers) Watch(members []coordinator.Member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wanted := map[string]bool{}
+	other := false
+	for _, m := range members {
+		wanted[m.ProcessID] = true
+		if p.peers[m.ProcessID] == nil {
+			p.peers[m.ProcessID] = &peer{member: m}
+			other = true
+		}
+	}
+	for id, old := range p.peers {
+		if wanted[id] {
+			continue
+		}
+		if old.stop != nil {
+			old.stop()
+		}
+		delete(p.peers, id)
+	}
+	if other {
+		select {
+		case p.watched <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Alive is false for a process that is watched and does not answer.
+func (p *Peers) Alive(m coordinator.Member) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.peers[m.ProcessID]
+	return w == nil || !w.dead
+}
+
+// Answer returns what a process that is alive answered last.
+func (p *Peers) Answer(m coordinator.Member) (Pong, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.peers[m.ProcessID]
+	if w == nil || w.dead || w.pong == nil {
+		return Pong{}, false
+	}
+	return *w.pong, true
+}
+
+// Changed returns a channel that is closed when Alive or Answer may say something else.
+func (p *Peers) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// Run pings until ctx ends. It can be called once.
+func (p *Peers) Run(ctx context.Context) error {
+	var pings sync.WaitGroup
+	defer pings.Wait()
+	for {
+		p.mu.Lock()
+		for _, w := range p.peers {
+			if w.stop == nil {
+				var mine context.Context
+				mine, w.stop = context.WithCancel(ctx)
+				pings.Go(func() { p.follow(mine, w) })
+			}
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.watched:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// follow pings one process.
+func (p *Peers) follow(ctx context.Context, w *peer) {
+	last, failures := time.Now(), 0
+	for {
+		// Two attempts fit into the time that a process has: this one may have been stopped itself during the first.
+		attempt, cancel := context.WithTimeout(ctx, p.cfg.DeadAfter*2/5)
+		pong, err := p.cfg.Pinger.Ping(attempt, w.member.Admin)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		pause := p.cfg.Every
+		switch {
+		case err == nil && pong.ProcessID == w.member.ProcessID:
+			last, failures = time.Now(), 0
+			p.alive(w, pong)
+		case err == nil:
+			p.dead(w, "another process answers at its address")
+		case errors.Is(err, syscall.ECONNREFUSED):
+			p.dead(w, err.Error())
+		default:
+			if failures++; failures > 1 && time.Since(last) >= p.cfg.DeadAfter {
+				p.dead(w, err.Error())
+			} else {
+				pause /= 10
+			}
+		}
+		timer := time.NewTimer(pause*4/5 + rand.N(pause*2/5))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+func (p *Peers) alive(w *peer, pong Pong) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.pong == nil || w.dead {
+		p.cfg.Log.Info("process answers", "process", w.member.ProcessID, "admin", w.member.Admin)
+	}
+	if w.dead || w.pong == nil || !slices.Equal(w.pong.Unreachable, pong.Unreachable) {
+		w.dead, w.pong = false, &pong
+		p.signal()
+	}
+}
+
+func (p *Peers) dead(w *peer, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !w.dead {
+		p.cfg.Log.Warn("process does not answer and is held dead", "process", w.member.ProcessID, "admin", w.member.Admin, "why", why)
+		w.dead = true
+		p.signal()
+	}
+}
+
+// signal tells of a change. Called with mu held.
+func (p *Peers) signal() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}

@@ -1,0 +1,163 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"kmirror/internal/coordinator"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake answers as it is told, by address; a process without an answer hangs.
+type fake struct {
+	mu   sync.Mutex
+	pong map[string]Pong
+	err  map[string]error
+}
+
+func (f *fake) set(address string, pong *Pong, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pong, address)
+	delete(f.err, address)
+	if pong != nil {
+		f.pong[address] = *pong
+	}
+	if err != nil {
+		f.err[address] = err
+	}
+}
+
+func (f *fake) Ping(ctx context.Context, address string) (Pong, error) {
+	f.mu.Lock()
+	pong, ok := f.pong[address]
+	err := f.err[address]
+	f.mu.Unlock()
+	if ok || err != nil {
+		return pong, err
+	}
+	<-ctx.Done()
+	return Pong{}, ctx.Err()
+}
+
+func start(t *testing.T) (*Peers, *fake) {
+	t.Helper()
+	f := &fake{pong: map[string]Pong{}, err: map[string]error{}}
+	p, err := New(Config{Pinger: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return p, f
+}
+
+// until returns how long it takes until Alive gives that answer.
+func until(t *testing.T, p *Peers, m coordinator.Member, alive bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for p.Alive(m) != alive {
+		changed := p.Changed()
+		if p.Alive(m) == alive {
+			break
+		}
+		select {
+		case <-changed:
+		case <-time.After(time.Minute):
+			t.Fatalf("not alive=%v within a minute", alive)
+		}
+	}
+	return time.Since(begin)
+}
+
+func TestLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t)
+		b := coordinator.Member{ProcessID: "b-1", Admin: "b:1"}
+		if !p.Alive(b) {
+			t.Error("who is not watched is not held dead")
+		}
+		f.set("b:1", &Pong{ProcessID: "b-1", NodeIDs: []int32{9003}}, nil)
+		p.Watch([]coordinator.Member{b})
+		<-p.Changed()
+		if pong, ok := p.Answer(b); !ok || pong.NodeIDs[0] != 9003 {
+			t.Errorf("answer: %+v %v", pong, ok)
+		}
+
+		f.set("b:1", nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
+		if took := until(t, p, b, false); took > 700*time.Millisecond {
+			t.Errorf("refused, and held dead after %v", took)
+		}
+		if _, ok := p.Answer(b); ok {
+			t.Error("the dead have no answer")
+		}
+		f.set("b:1", &Pong{ProcessID: "b-2"}, nil)
+		time.Sleep(5 * time.Second)
+		if p.Alive(b) {
+			t.Error("another process at its address is not it")
+		}
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		if took := until(t, p, b, true); took > 700*time.Millisecond {
+			t.Errorf("back, and seen after %v", took)
+		}
+
+		f.set("b:1", nil, nil)
+		if took := until(t, p, b, false); took < 1500*time.Millisecond || took > 3*time.Second {
+			t.Errorf("silent, and held dead after %v", took)
+		}
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		until(t, p, b, true)
+		changed := p.Changed()
+		f.set("b:1", &Pong{ProcessID: "b-1", Unreachable: []string{"dc1"}}, nil)
+		<-changed
+		if pong, _ := p.Answer(b); len(pong.Unreachable) != 1 {
+			t.Errorf("answer: %+v", pong)
+		}
+		p.Watch(nil)
+		f.set("b:1", nil, syscall.ECONNREFUSED)
+		time.Sleep(5 * time.Second)
+		if !p.Alive(b) {
+			t.Error("who is not watched any more is not held dead")
+		}
+	})
+}
+
+// One failure is not enough, however long it took: this process itself may have been stopped meanwhile.
+func TestOneLateFailureIsForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t)
+		b := coordinator.Member{ProcessID: "b-1", Admin: "b:1"}
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		p.Watch([]coordinator.Member{b})
+		<-p.Changed()
+		f.set("b:1", nil, errors.New("broken pipe"))
+		time.Sleep(620 * time.Millisecond)
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		time.Sleep(10 * time.Second)
+		if !p.Alive(b) {
+			t.Error("held dead")
+		}
+	})
+}
+
+func TestNewRefusesNonsense(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("no error without a pinger")
+	}
+}
