@@ -83,6 +83,8 @@ func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279
 		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
 	case *kip1279.KmirrorCallRequest:
 		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), peer)
+	case *kip1279.WriteMirrorStatesRequest, *kip1279.ReadMirrorStatesRequest:
+		s.states(ctx, req, resp)
 	default:
 		head := resp.Head()
 		head.ErrorCode = kip1279.UnsupportedVersion

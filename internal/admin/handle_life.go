@@ -205,7 +205,9 @@ func (s *Server) private(
 	ctx context.Context, req *kip1279.KmirrorCallRequest, resp *kip1279.KmirrorCallResponse, peer string,
 ) {
 	var err error
-	if req.Verb == VerbRetire {
+	if answer, ok, failed := s.betweenProcesses(ctx, req.Verb, req.Payload); ok {
+		resp.Payload, err = answer, failed
+	} else if req.Verb == VerbRetire {
 		resp.Payload, err = s.retire(ctx, req.Payload, peer)
 	} else {
 		resp.Payload, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)

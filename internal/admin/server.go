@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"kmirror/internal/peers"
 	"kmirror/internal/quiet"
 	"kmirror/protocol"
 )
@@ -29,7 +30,10 @@ type Config struct {
 	// Listen is closed by Run.
 	Listen  net.Listener
 	Service Service
-	Log     *slog.Logger
+	// States and Pong are for other processes: what they ask the owner of states, and what they learn from a ping. nil: not served.
+	States StateOwner
+	Pong   func() peers.Pong
+	Log    *slog.Logger
 	// DrainTimeout is how long requests in flight may go on after Run's context ended (0: 10 s).
 	DrainTimeout time.Duration
 }

@@ -103,7 +103,8 @@ func parseResponse(h header, frame []byte) (correlation int32, body []byte, err 
 var served = []int16{
 	kip1279.KeyCreateClusterMirror, kip1279.KeyStartMirrorTopics, kip1279.KeyStopMirrorTopics, kip1279.KeyListClusterMirrors,
 	kip1279.KeyDescribeClusterMirrors, kip1279.KeyPauseMirrorTopics, kip1279.KeyResumeMirrorTopics,
-	kip1279.KeyDeleteClusterMirror, kip1279.KeyBumpLeaderEpochs, kip1279.KeyRecoverMirrorTopics, kip1279.KeyKmirrorCall,
+	kip1279.KeyDeleteClusterMirror, kip1279.KeyBumpLeaderEpochs, kip1279.KeyRecoverMirrorTopics, kip1279.KeyReadMirrorStates,
+	kip1279.KeyWriteMirrorStates, kip1279.KeyKmirrorCall,
 }
 
 // apiVersions answers ApiVersions. A request in a version that is too high gets version 0 with error 35 (KIP-511).

@@ -151,6 +151,24 @@ func DecodeState(mirror string, id protocol.PartitionID, lastMirrorEpoch int32, 
 	return s, err
 }
 
+// FromKIP is a state as a peer says it that knows the fields of WriteMirrorStates alone: the state that is known with another
+// state and last mirrored epoch. UNKNOWN leaves the state, -1 the epoch.
+func FromKIP(mirror string, id protocol.PartitionID, known ReadOutcome, state int8, lastMirrorEpoch int32) (PartitionState, error) {
+	s := known.State
+	if !known.Known {
+		s = PartitionState{Mirror: mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown}
+	}
+	to := stateFrom(state)
+	if _, err := statemachine.ParseState(to.String()); err != nil {
+		return PartitionState{}, err
+	}
+	if to != statemachine.Unknown && to != s.State {
+		s.State, s.Previous, s.Since, s.Retry, s.Error, s.Hint = to, s.State, time.Now(), 0, "", ""
+	}
+	s.LastMirrorEpoch, s.LeaderEpoch = lastMirrorEpoch, 0
+	return s, nil
+}
+
 // stateRecords returns the record of the state and that of the last mirrored epoch: where it is known, or known to be none.
 func stateRecords(s PartitionState, n int32) ([]record, error) {
 	v, err := stateValue(s)

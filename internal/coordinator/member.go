@@ -37,7 +37,10 @@ type Outcome struct {
 }
 
 // Record is a record of __mirror_state; a nil Value removes what Key stands for.
-type Record struct{ Key, Value []byte }
+type Record struct {
+	Key   []byte `json:"key"`
+	Value []byte `json:"value"`
+}
 
 // Peer asks other processes, by the listener that Member.Admin names. Outcomes come in the order of what was asked; their errors
 // are, or wrap, those of this package where one fits. An error for the whole means that the process did not answer.

@@ -148,7 +148,10 @@ func all(n int, err error) []Outcome {
 // ask has another process store changes and waits until they have come back by the topic.
 func (c *cluster) ask(ctx context.Context, to Member, changes []change) []Outcome {
 	ctx, cancel := context.WithTimeout(ctx, peerLimit)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
+	watch.Go(func() { c.whileAlive(ctx, to, cancel) })
 	var states []PartitionState
 	var records []Record
 	for _, ch := range changes {
@@ -187,6 +190,22 @@ func (c *cluster) ask(ctx context.Context, to Member, changes []change) []Outcom
 		out = append(out, o)
 	}
 	return out
+}
+
+// whileAlive cancels a request once its process is held dead: somebody else answers sooner than that one.
+func (c *cluster) whileAlive(ctx context.Context, m Member, cancel context.CancelFunc) {
+	for {
+		changed := c.live.Changed()
+		if !c.live.Alive(m) {
+			cancel()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // store writes changes of one partition of the state topic, as its owner.
@@ -341,6 +360,8 @@ func (c *cluster) states(ctx context.Context, mirror string, ids []protocol.Part
 			for _, i := range list {
 				asked = append(asked, ids[i])
 			}
+			ctx, cancel := context.WithTimeout(ctx, peerLimit)
+			defer cancel()
 			got, err := c.peer.ReadStates(ctx, members[process], mirror, asked)
 			for k, i := range list {
 				if err != nil || k >= len(got) {

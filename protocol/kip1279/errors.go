@@ -8,6 +8,7 @@ const (
 	UnknownServerError              int16 = -1
 	UnknownTopicOrPartition         int16 = 3
 	RequestTimedOut                 int16 = 7
+	CoordinatorLoadInProgress       int16 = 14
 	CoordinatorNotAvailable         int16 = 15
 	NotCoordinator                  int16 = 16
 	InvalidTopic                    int16 = 17
@@ -37,7 +38,8 @@ const (
 var errorNames = map[int16]string{
 	None: "NONE", UnknownServerError: "UNKNOWN_SERVER_ERROR", UnknownTopicOrPartition: "UNKNOWN_TOPIC_OR_PARTITION",
 	RequestTimedOut: "REQUEST_TIMED_OUT", CoordinatorNotAvailable: "COORDINATOR_NOT_AVAILABLE",
-	NotCoordinator: "NOT_COORDINATOR", InvalidTopic: "INVALID_TOPIC_EXCEPTION", UnsupportedVersion: "UNSUPPORTED_VERSION",
+	CoordinatorLoadInProgress: "COORDINATOR_LOAD_IN_PROGRESS",
+	NotCoordinator:            "NOT_COORDINATOR", InvalidTopic: "INVALID_TOPIC_EXCEPTION", UnsupportedVersion: "UNSUPPORTED_VERSION",
 	TopicAlreadyExists: "TOPIC_ALREADY_EXISTS", InvalidConfig: "INVALID_CONFIG", InvalidRequest: "INVALID_REQUEST",
 	PolicyViolation: "POLICY_VIOLATION", FencedLeaderEpoch: "FENCED_LEADER_EPOCH",
 	InconsistentTopicID: "INCONSISTENT_TOPIC_ID", InconsistentClusterID: "INCONSISTENT_CLUSTER_ID",

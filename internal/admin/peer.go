@@ -1,0 +1,455 @@
+package admin
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/peers"
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+)
+
+// Verbs between processes that KIP-1279 has no RPC for.
+const (
+	// VerbPing asks for a peers.Pong.
+	VerbPing = "ping"
+	// VerbWriteRecords has the owner of records of __mirror_state store them; only definitions, topics and removals come this way.
+	VerbWriteRecords = "write_records"
+)
+
+// StateOwner is what other processes ask this one for; *coordinator.Store.
+type StateOwner interface {
+	WriteStates(ctx context.Context, states []coordinator.PartitionState) []coordinator.Outcome
+	WriteRecords(ctx context.Context, records []coordinator.Record) []coordinator.Outcome
+	OwnStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []coordinator.ReadOutcome
+	Topics() []coordinator.Topic
+}
+
+// recordsJSON is the payload of VerbWriteRecords.
+type recordsJSON struct {
+	Records []coordinator.Record `json:"records"`
+}
+
+// outcomeJSON is an element of its answer.
+type outcomeJSON struct {
+	Offset  int64  `json:"offset"`
+	Code    int16  `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// stateCodes maps the errors of states to the KIP's codes.
+var stateCodes = []struct {
+	err  error
+	code int16
+}{
+	{coordinator.ErrNotCoordinator, kip1279.NotCoordinator},
+	{coordinator.ErrLoading, kip1279.CoordinatorLoadInProgress},
+	{coordinator.ErrFencedLeaderEpoch, kip1279.FencedLeaderEpoch},
+	{context.DeadlineExceeded, kip1279.RequestTimedOut},
+	{context.Canceled, kip1279.RequestTimedOut},
+}
+
+func stateCode(err error) (int16, *string) {
+	if err == nil {
+		return kip1279.None, nil
+	}
+	message := err.Error()
+	for _, c := range stateCodes {
+		if errors.Is(err, c.err) {
+			return c.code, &message
+		}
+	}
+	return kip1279.UnknownServerError, &message
+}
+
+// stateError is the other direction. What the owner had no time for may be asked again, like what it is loading.
+func stateError(code int16, message *string) error {
+	if code == kip1279.None {
+		return nil
+	}
+	text := kip1279.ErrorName(code)
+	if message != nil {
+		text = *message
+	}
+	switch code {
+	case kip1279.NotCoordinator, kip1279.CoordinatorNotAvailable:
+		return fmt.Errorf("%w: %s", coordinator.ErrNotCoordinator, text)
+	case kip1279.CoordinatorLoadInProgress, kip1279.RequestTimedOut:
+		return fmt.Errorf("%w: %s", coordinator.ErrLoading, text)
+	case kip1279.FencedLeaderEpoch:
+		return fmt.Errorf("%w: %s", coordinator.ErrFencedLeaderEpoch, text)
+	}
+	return errors.New(text)
+}
+
+// ownTag is kmirror's tagged field of a struct for which kip1279 has none; nil when it is not there.
+func ownTag(tags kip1279.Tags) []byte {
+	for _, t := range tags {
+		if t.Number == kip1279.FirstOwnTag {
+			return t.Value
+		}
+	}
+	return nil
+}
+
+func withTag(value []byte) kip1279.Tags {
+	return kip1279.Tags{{Number: kip1279.FirstOwnTag, Value: value}}
+}
+
+// topicIDOf finds the topic that a request means: by the id that kmirror sends along, else by its name.
+func (s *Server) topicIDOf(mirror, name string, tags kip1279.Tags) (protocol.UUID, bool) {
+	if b := ownTag(tags); len(b) == len(protocol.UUID{}) {
+		return protocol.UUID(b), true
+	}
+	for _, t := range s.cfg.States.Topics() {
+		if t.Mirror == mirror && t.Name == name {
+			return t.TopicID, true
+		}
+	}
+	return protocol.UUID{}, false
+}
+
+// states serves the two requests about states.
+func (s *Server) states(ctx context.Context, req kip1279.Message, resp kip1279.Response) {
+	if s.cfg.States == nil {
+		resp.Head().ErrorCode = kip1279.UnsupportedVersion
+		return
+	}
+	switch req := req.(type) {
+	case *kip1279.WriteMirrorStatesRequest:
+		s.writeStates(ctx, req, resp.(*kip1279.WriteMirrorStatesResponse))
+	case *kip1279.ReadMirrorStatesRequest:
+		s.readStates(ctx, req, resp.(*kip1279.ReadMirrorStatesResponse))
+	}
+}
+
+// writeStates serves WriteMirrorStates. A peer that knows the KIP alone says state and last mirrored epoch; the state UNKNOWN leaves
+// the stored one.
+func (s *Server) writeStates(
+	ctx context.Context, req *kip1279.WriteMirrorStatesRequest, resp *kip1279.WriteMirrorStatesResponse,
+) {
+	var states []coordinator.PartitionState
+	var at []*kip1279.PartitionOutcome // of states
+	resp.Topics = make([]kip1279.PartitionOutcomes, len(req.Topics))
+	for i, t := range req.Topics {
+		out := &resp.Topics[i]
+		out.Name, out.Partitions = t.Name, make([]kip1279.PartitionOutcome, len(t.Partitions))
+		id, known := s.topicIDOf(req.MirrorName, t.Name, t.Tags)
+		for j, p := range t.Partitions {
+			o := &out.Partitions[j]
+			o.PartitionIndex = p.PartitionIndex
+			if !known {
+				o.ErrorCode = kip1279.UnknownTopicOrPartition
+				continue
+			}
+			st, err := s.stateOf(ctx, req.MirrorName, protocol.PartitionID{Topic: id, Partition: p.PartitionIndex}, p)
+			if err != nil {
+				o.ErrorCode, o.ErrorMessage = stateCode(err)
+				continue
+			}
+			states, at = append(states, st), append(at, o)
+		}
+	}
+	for i, outcome := range s.cfg.States.WriteStates(ctx, states) {
+		at[i].ErrorCode, at[i].ErrorMessage = stateCode(outcome.Err)
+		at[i].Extra = binary.BigEndian.AppendUint64(nil, uint64(outcome.Offset))
+	}
+}
+
+func (s *Server) stateOf(
+	ctx context.Context, mirror string, id protocol.PartitionID, p kip1279.WriteStatePartition,
+) (coordinator.PartitionState, error) {
+	if b := ownTag(p.Tags); b != nil {
+		return coordinator.DecodeState(mirror, id, p.LastMirrorEpoch, b)
+	}
+	known := s.cfg.States.OwnStates(ctx, mirror, []protocol.PartitionID{id})[0]
+	if known.Err != nil {
+		return coordinator.PartitionState{}, known.Err
+	}
+	return coordinator.FromKIP(mirror, id, known, p.State, p.LastMirrorEpoch)
+}
+
+// readStates serves ReadMirrorStates.
+func (s *Server) readStates(ctx context.Context, req *kip1279.ReadMirrorStatesRequest, resp *kip1279.ReadMirrorStatesResponse) {
+	for _, t := range req.Topics {
+		out := kip1279.StateTopic{Name: t.Name}
+		id, known := s.topicIDOf(req.MirrorName, t.Name, t.Tags)
+		ids := make([]protocol.PartitionID, 0, len(t.Partitions))
+		for _, p := range t.Partitions {
+			ids = append(ids, protocol.PartitionID{Topic: id, Partition: p.PartitionIndex})
+		}
+		var states []coordinator.ReadOutcome
+		if known {
+			states = s.cfg.States.OwnStates(ctx, req.MirrorName, ids)
+		}
+		for i, p := range t.Partitions {
+			a := kip1279.StatePartition{PartitionIndex: p.PartitionIndex, LastMirrorEpoch: -1, State: -1, PreviousState: -1}
+			switch {
+			case !known:
+				a.ErrorCode = kip1279.UnknownTopicOrPartition
+			case states[i].Err != nil:
+				a.ErrorCode, a.ErrorMessage = stateCode(states[i].Err)
+			case states[i].Known:
+				fillState(&a, states[i].State)
+			}
+			out.Partitions = append(out.Partitions, a)
+		}
+		resp.Topics = append(resp.Topics, out)
+	}
+}
+
+func fillState(a *kip1279.StatePartition, st coordinator.PartitionState) {
+	a.LastMirrorEpoch, a.State, a.PreviousState, a.RetryAttempt = st.LastMirrorEpoch, int8(st.State), int8(st.Previous), st.Retry
+	if st.Error != "" {
+		a.ErrorMessage = &st.Error
+	}
+	b, err := coordinator.EncodeState(st)
+	if err != nil {
+		a.ErrorCode, a.ErrorMessage = stateCode(err)
+		return
+	}
+	a.Tags = withTag(b)
+}
+
+// betweenProcesses serves the verbs between processes; false for others.
+func (s *Server) betweenProcesses(ctx context.Context, verb string, payload []byte) (answer []byte, ok bool, err error) {
+	switch {
+	case verb == VerbPing && s.cfg.Pong != nil:
+		answer, err = json.Marshal(s.cfg.Pong())
+	case verb == VerbWriteRecords && s.cfg.States != nil:
+		var req recordsJSON
+		if err := json.Unmarshal(payload, &req); err != nil {
+			return nil, true, fmt.Errorf("payload of %s: %w", verb, err)
+		}
+		out := make([]outcomeJSON, 0, len(req.Records))
+		for _, o := range s.cfg.States.WriteRecords(ctx, req.Records) {
+			j := outcomeJSON{Offset: o.Offset}
+			code, message := stateCode(o.Err)
+			if j.Code = code; message != nil {
+				j.Message = *message
+			}
+			out = append(out, j)
+		}
+		answer, err = json.Marshal(out)
+	default:
+		return nil, false, nil
+	}
+	return answer, true, err
+}
+
+// Peers asks other processes. It is a coordinator.Peer and a peers.Pinger, and keeps two connections to each address.
+type Peers struct {
+	cfg ClientConfig
+
+	mu      sync.Mutex
+	clients map[string]*Client // for states
+	pings   map[string]*Client // apart, since calls share a connection in turn
+}
+
+var (
+	_ coordinator.Peer = (*Peers)(nil)
+	_ peers.Pinger     = (*Peers)(nil)
+)
+
+// NewPeers makes Peers with the TLS of c; its addresses are not used.
+func NewPeers(c ClientConfig) *Peers {
+	c.ClientID = PeerClientID
+	return &Peers{cfg: c, clients: map[string]*Client{}, pings: map[string]*Client{}}
+}
+
+// Close closes all connections.
+func (p *Peers) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, set := range []map[string]*Client{p.clients, p.pings} {
+		for _, c := range set {
+			c.Close()
+		}
+	}
+}
+
+func (p *Peers) client(set map[string]*Client, address string) (*Client, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := set[address]; c != nil {
+		return c, nil
+	}
+	cfg := p.cfg
+	cfg.Addresses = []string{address}
+	c, err := NewClient(cfg)
+	if err == nil {
+		set[address] = c
+	}
+	return c, err
+}
+
+// Ping implements peers.Pinger.
+func (p *Peers) Ping(ctx context.Context, address string) (peers.Pong, error) {
+	var pong peers.Pong
+	c, err := p.client(p.pings, address)
+	if err != nil {
+		return pong, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fresh := c.conn == nil
+	for {
+		if c.conn == nil {
+			if err := c.dial(ctx, address); err != nil {
+				c.disconnect()
+				return pong, err
+			}
+		}
+		resp := &kip1279.KmirrorCallResponse{}
+		body, err := c.roundTrip(ctx, header{key: kip1279.KeyKmirrorCall}, func(dst []byte) []byte {
+			return kip1279.Append(dst, &kip1279.KmirrorCallRequest{Verb: VerbPing, Payload: []byte("{}")})
+		})
+		if err == nil {
+			if err = kip1279.Decode(body, resp); err == nil {
+				err = statusError(&resp.Status, resp.Extra)
+			}
+			if err == nil {
+				err = json.Unmarshal(resp.Payload, &pong)
+			}
+			return pong, err
+		}
+		c.disconnect()
+		if fresh || ctx.Err() != nil {
+			return pong, err
+		}
+		fresh = true // the old connection broke: is there still somebody?
+	}
+}
+
+// WriteStates implements coordinator.Peer.
+func (p *Peers) WriteStates(
+	ctx context.Context, to coordinator.Member, states []coordinator.PartitionState,
+) ([]coordinator.Outcome, error) {
+	c, err := p.client(p.clients, to.Admin)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]coordinator.Outcome, len(states))
+	for mirror, list := range byMirror(states) {
+		req := &kip1279.WriteMirrorStatesRequest{MirrorName: mirror}
+		for _, i := range list {
+			st := states[i]
+			value, err := coordinator.EncodeState(st)
+			if err != nil {
+				return nil, err
+			}
+			if n := len(req.Topics); n == 0 || protocol.UUID(ownTag(req.Topics[n-1].Tags)) != st.ID.Topic {
+				req.Topics = append(req.Topics, kip1279.WriteStateTopic{Name: st.ID.Topic.String(), Tags: withTag(st.ID.Topic[:])})
+			}
+			t := &req.Topics[len(req.Topics)-1]
+			t.Partitions = append(t.Partitions, kip1279.WriteStatePartition{PartitionIndex: st.ID.Partition,
+				LastMirrorEpoch: st.LastMirrorEpoch, State: int8(st.State), Tags: withTag(value)})
+		}
+		resp := &kip1279.WriteMirrorStatesResponse{}
+		if err := c.call(ctx, req, resp); err != nil {
+			return nil, err
+		}
+		if err := statusError(&resp.Status, nil); err != nil {
+			return nil, err
+		}
+		var got []kip1279.PartitionOutcome
+		for _, t := range resp.Topics {
+			got = append(got, t.Partitions...)
+		}
+		if len(got) != len(list) {
+			return nil, fmt.Errorf("%s answers for %d of %d states", to.Admin, len(got), len(list))
+		}
+		for k, i := range list {
+			out[i] = coordinator.Outcome{Offset: -1, Err: stateError(got[k].ErrorCode, got[k].ErrorMessage)}
+			if b := got[k].Extra; len(b) == 8 {
+				out[i].Offset = int64(binary.BigEndian.Uint64(b))
+			}
+		}
+	}
+	return out, nil
+}
+
+func byMirror(states []coordinator.PartitionState) map[string][]int {
+	out := map[string][]int{}
+	for i, st := range states {
+		out[st.Mirror] = append(out[st.Mirror], i)
+	}
+	return out
+}
+
+// WriteRecords implements coordinator.Peer.
+func (p *Peers) WriteRecords(
+	ctx context.Context, to coordinator.Member, records []coordinator.Record,
+) ([]coordinator.Outcome, error) {
+	c, err := p.client(p.clients, to.Admin)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := json.Marshal(recordsJSON{records})
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.Call(ctx, VerbWriteRecords, payload)
+	if err != nil {
+		return nil, err
+	}
+	var got []outcomeJSON
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return nil, fmt.Errorf("the answer to %s is not readable: %w", VerbWriteRecords, err)
+	}
+	out := make([]coordinator.Outcome, 0, len(got))
+	for _, o := range got {
+		out = append(out, coordinator.Outcome{Offset: o.Offset, Err: stateError(o.Code, &o.Message)})
+	}
+	return out, nil
+}
+
+// ReadStates implements coordinator.Peer.
+func (p *Peers) ReadStates(
+	ctx context.Context, to coordinator.Member, mirror string, ids []protocol.PartitionID,
+) ([]coordinator.ReadOutcome, error) {
+	c, err := p.client(p.clients, to.Admin)
+	if err != nil {
+		return nil, err
+	}
+	req := &kip1279.ReadMirrorStatesRequest{MirrorName: mirror}
+	for _, id := range ids {
+		if n := len(req.Topics); n == 0 || protocol.UUID(ownTag(req.Topics[n-1].Tags)) != id.Topic {
+			req.Topics = append(req.Topics, kip1279.ReadStateTopic{Name: id.Topic.String(), Tags: withTag(id.Topic[:])})
+		}
+		t := &req.Topics[len(req.Topics)-1]
+		t.Partitions = append(t.Partitions, kip1279.ReadStatePartition{PartitionIndex: id.Partition})
+	}
+	resp := &kip1279.ReadMirrorStatesResponse{}
+	if err := c.call(ctx, req, resp); err != nil {
+		return nil, err
+	}
+	if err := statusError(&resp.Status, nil); err != nil {
+		return nil, err
+	}
+	out := make([]coordinator.ReadOutcome, 0, len(ids))
+	for _, t := range resp.Topics {
+		for _, a := range t.Partitions {
+			if len(out) == len(ids) {
+				return nil, fmt.Errorf("%s answers for more than %d states", to.Admin, len(ids))
+			}
+			o := coordinator.ReadOutcome{Err: stateError(a.ErrorCode, a.ErrorMessage)}
+			if b := ownTag(a.Tags); o.Err == nil && b != nil {
+				o.Known = true
+				if o.State, err = coordinator.DecodeState(mirror, ids[len(out)], a.LastMirrorEpoch, b); err != nil {
+					return nil, err
+				}
+			}
+			out = append(out, o)
+		}
+	}
+	if len(out) != len(ids) {
+		return nil, fmt.Errorf("%s answers for %d of %d states", to.Admin, len(out), len(ids))
+	}
+	return out, nil
+}
