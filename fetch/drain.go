@@ -30,10 +30,10 @@ func (p *partition) eachReal(visit func(f *follower) bool) {
 	}
 }
 
-// frozenEnd is the end of a frozen log. It is looked at anew each time: an answer that was on its way as the role began makes a
-// replica longer, and when the longest one leaves the ISR before the others have its records those were never committed. What
-// replicas had before a change of leader epoch counts, so that it brings nothing in that no follower has. Without a real member the
-// log ends where one has to be in order to get in.
+// frozenEnd is the end of a frozen log. It is looked at anew each time: an answer that was on its way as the role began makes
+// a replica longer, and when the longest one leaves the ISR before the others have its records those were never committed. What
+// replicas had before a change of leader epoch counts, so that the log ends no further than followers do. Without a real member
+// it ends where one has to be in order to get in.
 func (p *partition) frozenEnd() int64 {
 	end := max(p.hw, p.hwFloor, 0)
 	p.eachReal(func(f *follower) bool {

@@ -393,9 +393,9 @@ func (l *Leader) Statuses() map[protocol.PartitionID]Status {
 	return all
 }
 
-// Changed returns a channel that is closed at the next change that a manager acts on: a roll call or truncation complete, a frozen
-// log converged or stuck, a tail written, epochs blocked or free, errors come or gone, leader epochs here or at the source. Take it
-// before looking at statuses.
+// Changed returns a channel that is closed at the next change that a manager acts on: a roll call or truncation complete, a
+// frozen log converged or stuck, a tail written, epochs blocked or free, errors come or gone, leader epochs here or at the
+// source. Take it before looking at statuses.
 func (l *Leader) Changed() <-chan struct{} {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()

@@ -212,6 +212,7 @@ func (p *partition) setAssignment(a Assignment, now time.Time) {
 	if !sameSource || !frozen(a.Role) || p.src.loaded && !p.src.needLoad {
 		p.src.fatal, p.src.err = nil, nil
 	} // else followers would be held again until it is known again that the source does not answer
+	p.src.rolledBack = p.src.rolledBack && a.Role != RoleMirror
 	p.src.retryAt = time.Time{}
 	switch {
 	case a.Role == RoleTail:
@@ -333,7 +334,7 @@ func (p *partition) status() Status {
 		Converged: p.converged(), Stuck: p.stop.stuck, Tailed: p.tailed(),
 		Followers: make(map[int32]FollowerStatus, len(p.followers)),
 		ISR:       slices.Clone(p.isr), MaximalISR: p.maximal(),
-		LastSourceFetch: p.src.lastFetch, Divergences: p.src.divergences, FetchedBytes: p.src.fetched,
+		LastSourceFetch: p.src.lastFetch, Divergences: p.src.divergences, FetchedBytes: p.src.fetched, RolledBack: p.src.rolledBack,
 		Err: p.src.err,
 	}
 	p.statusOfRole(&s)

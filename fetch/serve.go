@@ -207,7 +207,7 @@ func (p *partition) admit(a *asked, f *follower, c *caller, r *answer) bool {
 		p.hold(f, c, r)
 		return false
 	}
-	if s.loaded && a.lastEpoch >= 0 {
+	if s.loaded && a.lastEpoch >= 0 && !(still && s.rolledBack) { // of what was set back followers have the only copy
 		e, end := s.hist.endOffsetFor(a.lastEpoch, p.historyEnd())
 		if (e != a.lastEpoch || end < a.offset) && !(s.needLoad && p.beyond(a)) {
 			p.parted(a, f, c, r, Divergence{Epoch: e, EndOffset: end})
@@ -228,8 +228,8 @@ func (p *partition) admit(a *asked, f *follower, c *caller, r *answer) bool {
 	return true
 }
 
-// beyond reports whether a follower's log may well be a part of the source's, of which more was known when it got it: it is longer
-// than what we know, and ends with no older epoch.
+// beyond reports whether a follower's log may well be a part of the source's, of which more was known when it got it: it is
+// longer than what we know, and ends with no older epoch.
 func (p *partition) beyond(a *asked) bool {
 	h := p.src.hist
 	return a.offset >= p.historyEnd() && (len(h) == 0 || a.lastEpoch >= h[len(h)-1].epoch)
@@ -250,6 +250,11 @@ func (p *partition) parted(a *asked, f *follower, c *caller, r *answer, d Diverg
 	}
 	f.lastFetch = c.now
 	f.suspect = 0
+	if s := &p.src; s.epoch >= 0 && a.lastEpoch >= s.epoch && d.Epoch == a.lastEpoch {
+		p.setBack(a.offset, d.EndOffset)
+		p.hold(f, c, r)
+		return
+	}
 	p.logger().Info("follower is told to truncate", "follower", c.replica, "offset", a.offset, "last_epoch", a.lastEpoch,
 		"to_epoch", d.Epoch, "to_offset", d.EndOffset)
 	r.setDiverging(d, p.hw)

@@ -38,7 +38,9 @@ type source struct {
 	divergences int64
 	diverged    error
 	divergedAt  int64
-	fatal, err  error
+	// rolledBack: its leader has less under the newest epoch than it once gave.
+	rolledBack bool
+	fatal, err error
 	// missing counts metadata answers in a row that lack the topic, since missingSince.
 	missing      int
 	missingSince time.Time
@@ -59,6 +61,23 @@ var (
 	ErrSourceGone        = errors.New("source topic does not exist")
 	ErrSourceUnsupported = errors.New("source holds records that can't be mirrored")
 )
+
+// rolledBackError says that the source lost records without an election that would tell: it was restored from a copy of its disks, or
+// they lost what they had. Under the same leader epoch it may have other records by now, which nobody could tell from those that were
+// mirrored.
+type rolledBackError struct {
+	epoch    int32
+	had, has int64
+}
+
+func (e *rolledBackError) Error() string {
+	return fmt.Sprintf("source ends at offset %d, and once had records up to %d under the same leader epoch %d: it was set back", e.has, e.had, e.epoch)
+}
+
+// Hint says what to do.
+func (e *rolledBackError) Hint() string {
+	return "compare with kmirror verify; failover keeps what was mirrored, start --overwrite discards it and copies what the source has now"
+}
 
 func (p *partition) logger() *slog.Logger {
 	return p.l.log.With("mirror", p.assign.Mirror, "topic", p.topic, "partition", p.id.Partition)
@@ -183,6 +202,12 @@ func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Tim
 	s := &p.src
 	old, had := s.hist, s.loaded
 	oldEnd := max(s.next, p.learnt, 0) // a frozen log ends below what is kept for its next life
+	if had && s.next >= 0 && leo < oldEnd && old.epochAt(oldEnd-1) >= s.epoch {
+		s.needLoad = false
+		s.loads++
+		p.setBack(oldEnd, leo)
+		return // with the history that fits what was mirrored: nothing of it is cut
+	}
 	s.hist, s.start, s.end, s.leo = h, start, end, max(leo, end)
 	s.loaded, s.needLoad = true, false
 	s.loads++
@@ -201,6 +226,13 @@ func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Tim
 	if s.fet != nil {
 		s.fet.kick()
 	}
+}
+
+// setBack fails a partition whose source has less of its present epoch than followers have.
+func (p *partition) setBack(had, has int64) {
+	p.src.rolledBack = true
+	p.failForGood(&rolledBackError{epoch: p.src.epoch, had: had, has: has})
+	p.wakeAll()
 }
 
 // diverge truncates our log: the source lost records that it had shown as committed. Followers are told with their next

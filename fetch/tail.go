@@ -9,14 +9,14 @@ import (
 	"kmirror/records"
 )
 
-// In RoleTail a log is what was mirrored, up to TruncateTo, and then batches of our own. They carry the leader epoch under which
-// they are handed out: whatever followers have above TruncateTo under another epoch is an earlier, maybe partial, tail, and is cut.
+// In RoleTail a log is what was mirrored, up to TruncateTo, and then batches of our own. They carry the leader epoch under
+// which they are handed out: what followers have above TruncateTo under another one is an earlier tail, maybe in part, and is cut.
 
 // ErrTail is Status.Err, with Fatal, when a tail can't follow the log that it was assigned for.
 var ErrTail = errors.New("the tail does not fit the log")
 
-// ErrTailEpoch is Status.Err, with EpochBlocked, when a tail must not be handed out under the present leader epoch: it isn't above the
-// last mirrored one, or another tail was handed out under it.
+// ErrTailEpoch is Status.Err, with EpochBlocked, when a tail must not be handed out under the present leader epoch: it isn't
+// above the last mirrored one, or another tail was handed out under it.
 var ErrTailEpoch = errors.New("the tail needs a newer leader epoch")
 
 // tail is the serving side of RoleTail.
@@ -83,13 +83,10 @@ func checkTail(a Assignment) error {
 	return nil
 }
 
-// cutTo takes back what lies at or above the begin of a tail: the watermark must not point there, and whoever has something there has
-// yet to show that it is ours. Consumers see nothing of it: it is control batches. keep leaves out followers within our tail.
+// cutTo takes back what lies above the begin of a tail: whoever has something there has yet to show that it is ours, and until then
+// the watermark must not point there. Consumers see nothing of it, it is control batches. keep leaves out followers of our tail.
 func (p *partition) cutTo(to int64, keep bool) {
-	if !keep {
-		p.hw = min(p.hw, to)
-	}
-	p.learnt = min(p.learnt, to)
+	p.hw, p.learnt = min(p.hw, to), min(p.learnt, to)
 	for _, f := range p.followers {
 		if f.offset > to && !(keep && f.counted && f.lastEpoch == p.leaderEpoch) {
 			f.offset, f.counted = to, false
@@ -195,7 +192,8 @@ func stamp(t *replica.Tail, from int64, epoch int32) (*chunk, error) {
 	return parseChunk(data, from, -1, -1)
 }
 
-// tailEpochEnd answers OffsetForLeaderEpoch in RoleTail: what was mirrored ends where the tail begins, the tail is of our leader epoch.
+// tailEpochEnd answers OffsetForLeaderEpoch in RoleTail: what was mirrored ends where the tail begins, which is of our leader
+// epoch.
 func (p *partition) tailEpochEnd(epoch int32) (int32, int64, bool) {
 	to := p.assign.TruncateTo
 	h := p.src.hist.truncated(to.EndOffset)

@@ -3,7 +3,6 @@ package fetch
 import (
 	"bytes"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -137,6 +136,12 @@ func TestTailIsStampedAnewAfterAFlip(t *testing.T) {
 
 func TestTailAfterAnEarlierProcess(t *testing.T) {
 	// What that one managed to give was of leader epoch 4. It is not known here who had it all, nor is the source there.
+	for name, first := range map[string]Role{"at once": RoleWait, "drained first": RoleDrain} {
+		t.Run(name, func(t *testing.T) { testTailAfterAnEarlierProcess(t, first) })
+	}
+}
+
+func testTailAfterAnEarlierProcess(t *testing.T, first Role) {
 	r := newRig(t, 1)
 	r.src.close()
 	old, tail := tailOf(50, 4), tailOf(50, 2)
@@ -149,9 +154,16 @@ func TestTailAfterAnEarlierProcess(t *testing.T) {
 		f.parts[0].plant(splitAll(log)...)
 		f.parts[0].plant(splitAll(stampedBytes(old, 4))[:2*i]...)
 	}
-	fs[1].parts[0].hw = 51
 	fs[0].parts[0].lastEpoch = 4 // it led for a moment, without a record
 	fs[0].parts[0].epochs = fs[0].parts[0].epochs.record(4, 50)
+	if r.become(first); first == RoleDrain {
+		r.until("all counted", func(s Status) bool {
+			for _, f := range fs {
+				f.once()
+			}
+			return s.RollCall && s.HighWatermark == 50 && s.LogEnd == 54
+		})
+	}
 	r.assignTail(3, 50, tail)
 	fs[0].once()
 	if p := fs[0].parts[0]; p.diverged != 1 || p.next != 50 || p.lastEpoch != 3 {
@@ -162,7 +174,7 @@ func TestTailAfterAnEarlierProcess(t *testing.T) {
 			t.Errorf("follower %d at %d was told to truncate %d times", f.id, f.parts[0].next, f.parts[0].diverged)
 		}
 	}
-	if s := r.status(); s.RollCall || s.HighWatermark >= 0 {
+	if s := r.status(); s.RollCall || s.HighWatermark > 50 || first == RoleWait && s.HighWatermark >= 0 {
 		t.Errorf("a follower that is cut back counts: %+v", s)
 	}
 	r.tailed(append(log, stampedBytes(tail, 5)...), fs...)
@@ -267,89 +279,6 @@ func TestTailThatIsEmpty(t *testing.T) {
 	}
 }
 
-func TestTailsThatDontFit(t *testing.T) {
-	good := tailOf(50, 2)
-	broken := bytes.Clone(good.Batches)
-	broken[len(broken)/2+16] = 1
-	for name, tail := range map[string]*replica.Tail{
-		"none":              nil,
-		"above the end":     tailOf(51, 2),
-		"below the end":     tailOf(49, 2),
-		"a gap":             {Batches: slices.Concat(batch(50, 1, 0, 9), batch(52, 1, 0, 9)), End: 53},
-		"another end":       {Batches: good.Batches, End: 53},
-		"ends within batch": {Batches: good.Batches[:len(good.Batches)-1], End: 52},
-		"old format":        {Batches: broken, End: 52},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
-			fs := r.mirrored()
-			for _, f := range fs {
-				f.session, f.epoch = 0, -1 // sessions leave out what is held
-			}
-			r.assignTail(3, 50, tail)
-			for _, f := range fs {
-				if f.once(); f.parts[0].code != 75 || f.parts[0].next != 50 {
-					t.Errorf("follower %d at %d, code %d", f.id, f.parts[0].next, f.parts[0].code)
-				}
-			}
-			if s := r.status(); !errors.Is(s.Err, ErrTail) || !s.Fatal || s.Tailed {
-				t.Errorf("%+v", s)
-			}
-			if _, _, ok := r.l.EpochEnd(r.id(), 5); ok {
-				t.Error("it has an end")
-			}
-			r.assignTail(3, 50, good)
-			r.tailed(append(r.topic.parts[0].bytes(), stampedBytes(good, 5)...), fs...)
-		})
-	}
-}
-
-func TestTailNeedsANewerLeaderEpoch(t *testing.T) {
-	for name, spoil := range map[string]func(r *rig, fs []*fakeFollower){
-		"not above the last mirrored one": func(r *rig, fs []*fakeFollower) { r.assignTail(5, 50, tailOf(50, 2)) },
-		"another tail was handed out": func(r *rig, fs []*fakeFollower) {
-			r.assignTail(3, 50, tailOf(50, 4))
-			fs[0].once()
-			r.assignTail(3, 50, tailOf(50, 2))
-		},
-		"another tail was handed out, with a pause": func(r *rig, fs []*fakeFollower) {
-			r.assignTail(3, 50, tailOf(50, 4))
-			fs[0].once()
-			r.become(RoleFrozen)
-			r.assignTail(3, 50, tailOf(50, 2))
-		},
-		"an earlier process handed one out": func(r *rig, fs []*fakeFollower) {
-			fs[0].parts[0].plant(splitAll(stampedBytes(tailOf(50, 2), 5))...)
-			r.assignTail(3, 50, tailOf(50, 2))
-			fs[0].once()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
-			fs := r.mirrored()
-			for _, f := range fs {
-				f.session, f.epoch = 0, -1 // sessions leave out what is held
-			}
-			log := r.topic.parts[0].bytes()
-			spoil(r, fs)
-			for range 2 {
-				for _, f := range fs {
-					if f.once(); f.parts[0].code != 75 {
-						t.Errorf("follower %d at %d, code %d", f.id, f.parts[0].next, f.parts[0].code)
-					}
-				}
-			}
-			if s := r.status(); !errors.Is(s.Err, ErrTailEpoch) || s.Fatal || !s.EpochBlocked || s.Tailed {
-				t.Errorf("%+v", s)
-			}
-			r.flip(9002, 6, fs...)
-			tail := tailOf(50, 2)
-			r.assignTail(3, 50, tail)
-			r.tailed(append(log, stampedBytes(tail, 6)...), fs...)
-		})
-	}
-}
-
 func TestEpochEndWithATail(t *testing.T) {
 	type want struct {
 		e   int32
@@ -422,6 +351,26 @@ func TestWhatFollowsATail(t *testing.T) {
 	r.syncAll(100, fs...)
 	for _, f := range fs {
 		sameBytes(t, f.parts[0].log, g.bytes())
+	}
+}
+
+func TestTailDropsTheWindow(t *testing.T) {
+	r := newRig(t, 1)
+	fs := r.uneven()
+	r.become(RoleDrain)
+	r.converge(100, fs...)
+	if n := r.l.memory.Load(); n == 0 {
+		t.Fatal("nothing was read ahead")
+	}
+	tail := tailOf(100, 2)
+	r.assignTail(0, 100, tail)
+	if n := r.l.memory.Load(); n != 0 {
+		t.Errorf("%d bytes are kept for nobody", n)
+	}
+	r.tailed(append(fs[0].parts[0].log[:len(fs[0].parts[0].log):len(fs[0].parts[0].log)], stampedBytes(tail, 5)...), fs...)
+	r.mirror(1)
+	if s := r.status(); s.LogEnd != 100 || s.HighWatermark != 100 {
+		t.Errorf("without the tail the log ends at %d, high watermark %d", s.LogEnd, s.HighWatermark)
 	}
 }
 

@@ -181,8 +181,9 @@ func (cs chunks) find(offset int64) int {
 	return i
 }
 
-// read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch, none that ends above
-// upTo. With one a first batch above the limit still comes, as in Kafka. n is the bytes read, last the epoch of the last batch or -1.
+// read appends slices of batches from offset on to bufs: at most limit bytes, none of an epoch above maxEpoch, none that ends
+// above upTo. With one a first batch above the limit still comes, as in Kafka. n is the bytes read, last the epoch of the last
+// batch or -1.
 func (cs chunks) read(
 	bufs [][]byte, offset int64, limit int, maxEpoch int32, upTo int64, one bool,
 ) (_ [][]byte, n int, last int32) {
