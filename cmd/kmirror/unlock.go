@@ -59,7 +59,8 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 		return err
 	}
 	u, err := unlock.New(unlock.Config{Opts: l.bootstrap, Bootstrap: strings.Join(cfg.Destination.BootstrapServers, ","), ClusterID: cfg.ClusterID,
-		NodeIDs: slices.Concat(cfg.NodeIDs, ids), Topics: topics, Force: f.force, Note: c.note})
+		NodeIDs: slices.Concat(cfg.NodeIDs, ids), Topics: topics,
+		Force: f.force, DryRun: c.dryRun, Note: c.note})
 	if err != nil {
 		return err
 	}

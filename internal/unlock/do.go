@@ -87,7 +87,7 @@ func (u *Unlocker) release(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		cancels, moves, waiting, onlyStuck := u.outstanding(seen)
+		cancels, moves, waiting, onlyStuck := u.outstanding(seen, last)
 		spent := time.Since(begin)
 		if len(waiting) == 0 || spent > stepLimit || onlyStuck && spent > stuckLimit {
 			for k, w := range waiting {
@@ -127,8 +127,11 @@ func (u *Unlocker) look(ctx context.Context) (map[string]*topic, error) {
 	return u.topics(ctx, names)
 }
 
-// outstanding says what release has to send, and what each topic still waits for. onlyStuck: nothing of it can be sent.
-func (u *Unlocker) outstanding(seen map[string]*topic) (cancels, moves lists, waiting map[*task][]string, onlyStuck bool) {
+// outstanding says what release has to send, and what each topic still waits for. onlyStuck: nothing of it can be sent. last is
+// what was sent before.
+func (u *Unlocker) outstanding(
+	seen map[string]*topic, last map[protocol.TopicPartition]sent,
+) (cancels, moves lists, waiting map[*task][]string, onlyStuck bool) {
 	cancels, moves, waiting, onlyStuck = lists{}, lists{}, map[*task][]string{}, true
 	for _, k := range u.work {
 		t := seen[k.plan.Topic]
@@ -138,6 +141,12 @@ func (u *Unlocker) outstanding(seen map[string]*topic) (cancels, moves lists, wa
 		for n, p := range t.parts {
 			tp := protocol.TopicPartition{Topic: k.plan.Topic, Partition: int32(n)}
 			mv, list := u.cluster.next(p, k.minISR)
+			if mv == reassign && !slices.Contains(k.before[n], list[len(list)-1]) {
+				k.borrowed[n] = list[len(list)-1]
+			}
+			if mv == free && p.moving() && k.borrowed[n] >= 0 && slices.Contains(last[tp].list, k.borrowed[n]) {
+				mv = cancel // it has done its service
+			}
 			switch mv {
 			case free:
 				continue
@@ -199,8 +208,8 @@ func (u *Unlocker) regrow(ctx context.Context) error {
 				continue
 			}
 			for n, p := range t.parts {
-				want := u.cluster.regrown(p, k.before[n], k.wanted)
-				if len(want) == len(p.target()) && !p.moving() {
+				want := u.cluster.regrown(p, k.before[n], k.wanted, k.borrowed[n])
+				if slices.Equal(want, p.replicas) && !p.moving() {
 					continue
 				}
 				if !p.moving() {
@@ -214,7 +223,7 @@ func (u *Unlocker) regrow(ctx context.Context) error {
 			return nil
 		}
 		if len(last) == 0 && len(grow) > 0 {
-			u.cfg.Note("%d partitions get their other real brokers back", len(grow))
+			u.cfg.Note("%d partitions get their real brokers back, in the order of before", len(grow))
 		}
 		if err := u.send(ctx, grow, last); err != nil {
 			return err

@@ -20,6 +20,8 @@ type cluster struct {
 	id string
 	// live are all unfenced brokers, guests included.
 	live map[int32]bool
+	// addrs are where clients reach them.
+	addrs map[int32]string
 	// guests are kmirror's ids, of any process, dead or alive.
 	guests map[int32]bool
 	// load counts the replicas of each broker, over all topics.
@@ -63,7 +65,8 @@ const (
 )
 
 // next decides how a partition gets to live real brokers that are in sync. elrMatters: its eligible leader replicas must be
-// empty, since min.insync.replicas is to be written.
+// empty, since min.insync.replicas is to be written. The reassignment that takes kmirror's ids out leaves them there, because
+// the controller judges it by the min ISR of the longer list; the next change of the partition, whatever it is, clears them.
 func (c *cluster) next(p partition, elrMatters bool) (move, []int32) {
 	elr := elrMatters && len(p.elr) > 0
 	if !elr && !c.hasGuest(p.replicas) {
@@ -78,10 +81,28 @@ func (c *cluster) next(p partition, elrMatters bool) (move, []int32) {
 		return await, nil
 	case p.moving():
 		return cancel, nil
-	case same: // only another order is left to make the controller look at the partition again
+	case same && len(want) > 1:
 		return reassign, append(slices.Clone(want[1:]), want[0])
+	case same:
+		// With one replica there is no other order. The attempt to add another does as well; it is cancelled.
+		spare := c.spares(want)
+		if len(spare) == 0 {
+			return stuck, nil
+		}
+		return reassign, append(want, spare[0])
 	}
 	return reassign, want
+}
+
+// spares are the live real brokers that are not in a list, those with the fewest replicas first.
+func (c *cluster) spares(list []int32) (out []int32) {
+	for id := range c.live {
+		if !c.guests[id] && !slices.Contains(list, id) {
+			out = append(out, id)
+		}
+	}
+	slices.SortFunc(out, func(a, b int32) int { return cmp.Or(cmp.Compare(c.load[a], c.load[b]), cmp.Compare(a, b)) })
+	return out
 }
 
 // why says what a partition that is stuck waits for.
@@ -92,6 +113,10 @@ func (c *cluster) why(topic string, n int32, p partition) string {
 			owners = append(owners, id)
 		}
 	}
+	if p.leader >= 0 {
+		return fmt.Sprintf("partition %d has eligible leader replicas %v, and no second real broker is alive to make the controller clear "+
+			"them: start another broker, or restart broker %d, and run the same command again", n, p.elr, p.leader)
+	}
 	if len(owners) > 0 {
 		return fmt.Sprintf("partition %d has no leader: start broker %s, which has all its records, and run the same command again",
 			n, join(owners, " or "))
@@ -101,9 +126,10 @@ func (c *cluster) why(topic string, n int32, p partition) string {
 }
 
 // regrown returns the list with the brokers added that are to hold the partition again and are alive: those of before, in their
-// places, and where these are fewer than wanted, dead ones included, others, those with the fewest replicas first.
-func (c *cluster) regrown(p partition, before []int32, wanted int) []int32 {
-	now := p.target()
+// places, and where these are fewer than wanted, dead ones included, others, those with the fewest replicas first. Of those that
+// have it now borrowed, which was added for the time being, is left out; -1 for none.
+func (c *cluster) regrown(p partition, before []int32, wanted int, borrowed int32) []int32 {
+	now := slices.DeleteFunc(p.target(), func(id int32) bool { return id == borrowed && !slices.Contains(before, id) })
 	var out []int32
 	for _, id := range before {
 		if slices.Contains(now, id) || c.live[id] && !c.guests[id] {
@@ -117,13 +143,7 @@ func (c *cluster) regrown(p partition, before []int32, wanted int) []int32 {
 	}
 	due := slices.Concat(out, c.real(before)) // with repetitions
 	slices.Sort(due)
-	var spare []int32
-	for id := range c.live {
-		if !c.guests[id] && !slices.Contains(out, id) {
-			spare = append(spare, id)
-		}
-	}
-	slices.SortFunc(spare, func(a, b int32) int { return cmp.Or(cmp.Compare(c.load[a], c.load[b]), cmp.Compare(a, b)) })
+	spare := c.spares(out)
 	return append(out, spare[:min(len(spare), max(0, wanted-len(slices.Compact(due))))]...)
 }
 

@@ -41,6 +41,8 @@ func TestNext(t *testing.T) {
 		{"done", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2, 3)}, true, free, nil},
 		{"done, and growing", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), adding: ids(3)}, true, free, nil},
 		{"eligible leaders in the way", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2), isr: ids(1, 2), elr: ids(9001)}, true, reassign, ids(2, 1)},
+		{"eligible leaders of a single replica", ids(1, 2, 4), partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true, reassign, ids(1, 4)},
+		{"eligible leaders of a single replica, no other broker", ids(1), partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true, stuck, nil},
 		{"eligible leaders that don't matter", ids(1, 2), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), elr: ids(3)}, false, free, nil},
 		{"eligible leader that is out of sync", ids(1, 2), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), elr: ids(3)}, true, reassign, ids(1, 2)},
 		{"no leader", ids(1, 2, 3), partition{leader: -1, replicas: all, elr: ids(9001)}, true, stuck, nil},
@@ -59,6 +61,9 @@ func TestWhy(t *testing.T) {
 	if s := c.why("orders", 0, partition{leader: -1, elr: ids(9001, 2, 3)}); !strings.Contains(s, "start broker 2 or 3") {
 		t.Error(s)
 	}
+	if s := c.why("orders", 1, partition{leader: 1, isr: ids(1), elr: ids(9001)}); !strings.Contains(s, "restart broker 1") {
+		t.Error(s)
+	}
 	if s := c.why("orders", 7, partition{leader: -1, isr: ids(9001)}); !strings.Contains(s, "UNCLEAN --topic orders --partition 7") {
 		t.Error(s)
 	}
@@ -71,18 +76,21 @@ func TestRegrown(t *testing.T) {
 		now    []int32
 		before []int32
 		wanted int
+		borrow int32
 		want   []int32
 	}{
-		{"nothing is missing", ids(1, 2, 3, 4), ids(1, 2, 3), ids(1, 2, 3), 3, ids(1, 2, 3)},
-		{"one comes back into its place", ids(1, 2, 3), ids(1, 3), ids(1, 2, 3), 3, ids(1, 2, 3)},
-		{"one is still down", ids(1, 2), ids(1, 2), ids(1, 2, 3), 2, ids(1, 2)},
-		{"the place of one that is down is kept", ids(1, 2, 4), ids(1, 2), ids(1, 2, 3), 3, ids(1, 2)},
-		{"nobody remembers, fewest replicas first", ids(1, 2, 3, 4), ids(1, 2), ids(1, 2), 3, ids(1, 2, 4)},
-		{"not more than asked", ids(1, 2, 3, 4), ids(1, 2, 3), nil, 2, ids(1, 2, 3)},
-		{"guests never", ids(1, 2, 9001, 9002), ids(1), ids(9001, 1, 2), 3, ids(1, 2)},
+		{"nothing is missing", ids(1, 2, 3, 4), ids(1, 2, 3), ids(1, 2, 3), 3, -1, ids(1, 2, 3)},
+		{"one comes back into its place", ids(1, 2, 3), ids(1, 3), ids(1, 2, 3), 3, -1, ids(1, 2, 3)},
+		{"one is still down", ids(1, 2), ids(1, 2), ids(1, 2, 3), 2, -1, ids(1, 2)},
+		{"the place of one that is down is kept", ids(1, 2, 4), ids(1, 2), ids(1, 2, 3), 3, -1, ids(1, 2)},
+		{"nobody remembers, fewest replicas first", ids(1, 2, 3, 4), ids(1, 2), ids(1, 2), 3, -1, ids(1, 2, 4)},
+		{"not more than asked", ids(1, 2, 3, 4), ids(1, 2, 3), nil, 2, -1, ids(1, 2, 3)},
+		{"guests never", ids(1, 2, 9001, 9002), ids(1), ids(9001, 1, 2), 3, -1, ids(1, 2)},
+		{"what was borrowed is left out", ids(1, 2, 3), ids(1, 3), ids(1), 1, 3, ids(1)},
+		{"the order of before", ids(1, 2, 3), ids(2, 3, 1), ids(1, 2, 3), 3, -1, ids(1, 2, 3)},
 	}
 	for _, tt := range tests {
-		if got := testCluster(tt.live...).regrown(partition{replicas: tt.now}, tt.before, tt.wanted); !slices.Equal(got, tt.want) {
+		if got := testCluster(tt.live...).regrown(partition{replicas: tt.now}, tt.before, tt.wanted, tt.borrow); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -50,7 +50,7 @@ func (u *Unlocker) task(name string, t *topic, known map[string]coordinator.Topi
 	for _, p := range t.parts {
 		k.plan.Replicas = append(k.plan.Replicas, p.replicas)
 		real := u.cluster.real(p.replicas)
-		k.before = append(k.before, real)
+		k.before, k.borrowed = append(k.before, real), append(k.borrowed, -1)
 		listed = listed || u.cluster.hasGuest(p.replicas)
 		most, short = max(most, len(real)), short || len(real) < k.wanted
 	}
@@ -107,15 +107,18 @@ func (u *Unlocker) requests(k *task, t *topic) {
 		}
 	}
 	if k.minISR {
+		if slices.ContainsFunc(t.parts, func(p partition) bool { return len(p.elr) > 0 }) {
+			add("AlterPartitionReassignments %s: another order, which clears the eligible leader replicas", k.plan.Topic)
+		}
 		config(minISRConfig, k.trueMinISR)
 	}
 	for n, p := range t.parts {
-		cut := p
-		if mv, list := u.cluster.next(p, k.minISR); mv == reassign {
-			cut = partition{replicas: list}
+		cut := partition{replicas: p.target()}
+		if u.cluster.hasGuest(p.replicas) {
+			cut.replicas = u.cluster.inSync(p)
 		}
-		if list := u.cluster.regrown(cut, k.before[n], k.wanted); len(list) > len(cut.target()) && !u.cluster.hasGuest(list) {
-			add("AlterPartitionReassignments %s-%d: %v -> %v", k.plan.Topic, n, cut.target(), list)
+		if list := u.cluster.regrown(cut, k.before[n], k.wanted, -1); !slices.Equal(list, cut.replicas) {
+			add("AlterPartitionReassignments %s-%d: %v -> %v", k.plan.Topic, n, cut.replicas, list)
 		}
 	}
 }

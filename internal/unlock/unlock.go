@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -30,16 +31,21 @@ type Config struct {
 	NodeIDs []int32
 	// Topics are names and /re/ (admin.NewMatcher).
 	Topics []string
-	// Force goes on although a kmirror leads.
-	Force bool
+	// Force goes on although a kmirror leads; with DryRun nothing is changed and that does no harm either.
+	Force, DryRun bool
 	// Note is told what goes on, a sentence a time; nil for none.
 	Note func(format string, args ...any)
 }
 
 // Bounds of waiting.
 const (
-	// sessionLimit covers the controller's session of a kmirror that was killed a moment ago (9 s by default).
-	sessionLimit = 12 * time.Second
+	// sessionLimit covers the controller's sessions of a kmirror that was killed a moment ago: 9 s by default, and then it fences
+	// about one broker a second.
+	sessionLimit = 30 * time.Second
+	// retryLimit bounds one request, over all brokers that are tried for it.
+	retryLimit = 15 * time.Second
+	// dialLimit bounds the look whether a kmirror listens.
+	dialLimit = 2 * time.Second
 	// stateLimit bounds the reading of __mirror_state.
 	stateLimit = 20 * time.Second
 	// stepLimit bounds the waiting of one step over all topics.
@@ -63,6 +69,8 @@ type task struct {
 	wanted int
 	// before are the real replicas of each partition as they were found.
 	before [][]int32
+	// borrowed is, by partition, a broker that was added only to make the controller look at the partition; -1: none.
+	borrowed []int32
 	// size and minISR are to be written, trueSize and trueMinISR then, "" for none.
 	size, minISR         bool
 	trueSize, trueMinISR string
@@ -84,7 +92,8 @@ func New(c Config) (*Unlocker, error) {
 	for _, id := range c.NodeIDs {
 		u.cluster.guests[id] = true
 	}
-	u.client, err = kgo.NewClient(append(slices.Clone(c.Opts), kgo.RetryTimeout(sessionLimit), kgo.MetadataMinAge(100*time.Millisecond))...)
+	u.client, err = kgo.NewClient(append(slices.Clone(c.Opts), kgo.RetryTimeout(retryLimit),
+		kgo.MetadataMinAge(100*time.Millisecond))...)
 	if err != nil {
 		return nil, err
 	}
@@ -180,42 +189,51 @@ func (u *Unlocker) remembered(ctx context.Context) (map[string]coordinator.Topic
 	return out, ""
 }
 
-// guard refuses while a kmirror is alive and leads. One that was killed is held alive by the controller for some seconds.
+// guard refuses while a kmirror is alive and leads. One that was killed is held alive by the controller for some seconds: where
+// nobody listens at its address it is waited for.
 func (u *Unlocker) guard(ctx context.Context, seen map[string]*topic) error {
-	if u.cfg.Force {
+	if u.cfg.Force || u.cfg.DryRun {
 		return nil
 	}
-	said := false
-	ctx, cancel := context.WithTimeout(ctx, sessionLimit)
-	defer cancel()
-	for wait := newPause(); ; {
+	var names []string
+	for _, k := range u.work {
+		names = append(names, k.plan.Topic)
+	}
+	end := time.Now().Add(sessionLimit)
+	for wait, said := newPause(), false; ; said = true {
 		leader, name := u.leading(seen)
 		if leader < 0 {
 			return nil
 		}
-		if !said {
-			u.cfg.Note("kmirror's node %d leads partitions of %s; waiting up to %s for the controller to see that it is dead", leader, name, sessionLimit)
-			said = true
-		}
-		names := make([]string, 0, len(u.work))
-		for _, k := range u.work {
-			names = append(names, k.plan.Topic)
-		}
-		err := wait.next(ctx)
-		if err == nil {
-			err = u.brokers(ctx)
-		}
-		if err == nil {
-			seen, err = u.topics(ctx, names)
-		}
-		if ctx.Err() != nil {
+		if time.Now().After(end) || u.listens(ctx, leader) {
 			return refused(fmt.Sprintf("kmirror serve is running: its node %d is alive and leads partitions of %s", leader, name),
 				"use kmirror failover, which loses less; or stop serve; --force goes on in spite of it")
 		}
-		if err != nil {
+		if !said {
+			u.cfg.Note("kmirror's node %d does not answer; waiting up to %s for the controller to see that it is dead", leader, sessionLimit)
+		}
+		if err := wait.next(ctx); err != nil {
+			return err
+		}
+		if err := u.brokers(ctx); err != nil {
+			return err
+		}
+		var err error
+		if seen, err = u.topics(ctx, names); err != nil {
 			return err
 		}
 	}
+}
+
+// listens reports whether somebody accepts connections at the address of a live broker.
+func (u *Unlocker) listens(ctx context.Context, id int32) bool {
+	d := net.Dialer{Timeout: dialLimit}
+	conn, err := d.DialContext(ctx, "tcp", u.cluster.addrs[id])
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // leading returns a live guest that leads a partition of ours, and the topic; -1 when there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -32,15 +33,24 @@ type topic struct {
 	size, minISR string
 }
 
-// brokers reads which brokers are alive.
+// brokers reads which brokers are alive. kadm would answer from what the client heard minutes ago.
 func (u *Unlocker) brokers(ctx context.Context) error {
-	meta, err := u.adm.BrokerMetadata(ctx)
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none; nil would be all
+	resp, err := req.RequestWith(ctx, u.client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
 	if err != nil {
 		return unreachable("the destination's brokers", err)
 	}
-	u.cluster.id, u.cluster.live = meta.Cluster, map[int32]bool{}
-	for _, b := range meta.Brokers {
+	u.cluster.live, u.cluster.addrs = map[int32]bool{}, map[int32]string{}
+	if resp.ClusterID != nil {
+		u.cluster.id = *resp.ClusterID
+	}
+	for _, b := range resp.Brokers {
 		u.cluster.live[b.NodeID] = true
+		u.cluster.addrs[b.NodeID] = net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 	}
 	return nil
 }
