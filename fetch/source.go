@@ -202,10 +202,10 @@ func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Tim
 	s := &p.src
 	old, had := s.hist, s.loaded
 	oldEnd := max(s.next, p.learnt, 0) // a frozen log ends below what is kept for its next life
-	if had && s.next >= 0 && leo < oldEnd && old.epochAt(oldEnd-1) >= s.epoch {
+	if has := max(leo, end); had && s.next >= 0 && has < oldEnd && old.epochAt(oldEnd-1) >= s.epoch {
 		s.needLoad = false
 		s.loads++
-		p.setBack(oldEnd, leo)
+		p.setBack(oldEnd, has)
 		return // with the history that fits what was mirrored: nothing of it is cut
 	}
 	s.hist, s.start, s.end, s.leo = h, start, end, max(leo, end)

@@ -52,6 +52,9 @@ func (p *part) mark(st replica.Status) {
 	if !p.machine.Aligned {
 		p.work.lme = min(p.work.lme, alignEpoch(p.topic, p.id.Partition))
 	}
+	if st.RolledBack {
+		p.work.lme = coordinator.ForgetEpoch // a source set back has other records under that epoch: they have nothing in common
+	}
 }
 
 // settle compares the log ends of the in-sync replicas of partitions that real brokers lead under the lock.

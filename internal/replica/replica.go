@@ -107,6 +107,8 @@ type Status struct {
 	// Divergences counts divergences that the source reported while mirroring.
 	Divergences  int64
 	FetchedBytes int64
+	// RolledBack: the source has less of its newest epoch than replicas have, so LastEpoch does not mean the same on both sides.
+	RolledBack bool
 	// Err is why the partition does not move, nil when it does. Fatal: a retry can't help, an operator must decide.
 	Err   error
 	Fatal bool
