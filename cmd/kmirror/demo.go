@@ -30,7 +30,8 @@ func newDemoCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo", Short: "Show all of it on two real Kafka clusters on this machine",
 		Long: `Start two real Kafka clusters on loopback, mirror a topic from one into the other, and check that every byte is equal
-and that nobody can write to the mirror. Each line is followed by commands of stock tools that repeat it.
+and that nobody can write to the mirror. Then lose the source, fail over, mirror back, and leave no trace.
+Each line is followed by commands of stock tools that repeat it.
 At a terminal the clusters stay up for playing until Ctrl-C. Needs a JDK, Maven (for the first run) and kcat.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &demo{cli: c, began: time.Now()}
@@ -47,12 +48,14 @@ type demo struct {
 	began time.Time
 	dir   string
 
-	a, b   *testkafka.Cluster
-	shim   *demoShim
-	client *admin.Client
+	a, b *testkafka.Cluster
+	// shim mirrors A into B, back mirrors B into A.
+	shim, back *demoShim
 
 	// sums are the segments that every broker had when the mirror was complete.
 	sums segmentSums
+	// fork is where B took over from A.
+	fork fork
 }
 
 // run shows the lines in order and stops at the first that fails.
@@ -73,6 +76,9 @@ func (d *demo) run(ctx context.Context, play bool) (err error) {
 		{"identical", d.identical},
 		{"locked", d.locked},
 		{"restart", d.restart},
+		{"disaster", d.disaster},
+		{"failback", d.failback},
+		{"retire", d.retire},
 	} {
 		if err := line.show(limited); err != nil {
 			return d.failed(ctx, line.name, err)
@@ -95,8 +101,10 @@ func (d *demo) failed(ctx context.Context, name string, err error) error {
 			Hint: "its clusters and files are gone; run it again", Exit: admin.ExitFailed}
 	}
 	fmt.Fprintf(d.out, "FAILED %s: %v\n", name, err)
-	if d.shim != nil {
-		d.note("%s", d.shim.lastLog(15))
+	for _, s := range []*demoShim{d.shim, d.back} {
+		if s != nil {
+			d.note("%s:\n%s", s.log, s.lastLog(15))
+		}
 	}
 	return &admin.Error{Code: kip1279.UnknownServerError, Message: "demo: check " + name + " failed",
 		Hint: "the last lines of kmirror's log are above", Exit: admin.ExitFailed}
@@ -105,12 +113,11 @@ func (d *demo) failed(ctx context.Context, name string, err error) error {
 // end stops every process and removes every file, whatever has been started.
 func (d *demo) end() {
 	d.progress("")
-	if d.client != nil {
-		d.client.Close()
-	}
 	var errs []error
-	if d.shim != nil {
-		errs = append(errs, d.shim.stop())
+	for _, s := range []*demoShim{d.shim, d.back} {
+		if s != nil {
+			errs = append(errs, s.stop())
+		}
 	}
 	for _, c := range []*testkafka.Cluster{d.a, d.b} {
 		if c != nil {
@@ -224,20 +231,20 @@ func (d *demo) clusters(ctx context.Context) error {
 
 // playground tells what can be done with the clusters.
 func (d *demo) playground() {
-	self := d.shim.binary
 	fmt.Fprintf(d.out, `
-The clusters stay up until Ctrl-C.
-  A, the source       %s
-  B, the destination  %s
-  kmirror             admin %s, metrics http://%s/metrics, pid %d, log %s
-Try:
-  echo hello | kcat -P -b %[1]s -t %[7]s                write at the source
-  kcat -C -b %[2]s -t %[7]s -o -3 -e            read it at the destination
-  echo no | kcat -P -b %[2]s -t %[7]s           be refused
-  %[8]s describe --bootstrap-server %[3]s
-  %[8]s verify --mirror %[9]s --bootstrap-server %[3]s
-  kill -9 %[5]d                                                then try to write at the destination
-`, d.servers(d.a), d.servers(d.b), d.shim.admin, d.shim.http, d.shim.pid(), d.shim.log, demoTopic, self, demoMirror)
+The clusters stay up until Ctrl-C. kmirror has left both; each can be written to.
+  A   %s
+  B   %s
+Mirror again, A into B:
+  %s serve --config %s &
+  %s
+  %s
+Then
+  echo hello | kcat -P -b %[1]s -t %[7]s        write at the source
+  kcat -C -b %[2]s -t %[7]s -o -3 -e   read it at the destination
+  echo no | kcat -P -b %[2]s -t %[7]s  be refused
+`, d.servers(d.a), d.servers(d.b), d.shim.binary, d.shim.config, d.shim.line("start", "--mirror", demoMirror, "--topics", demoTopic),
+		d.shim.line("describe"), demoTopic)
 }
 
 // servers is a cluster's bootstrap list for clients.

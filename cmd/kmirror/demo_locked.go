@@ -170,10 +170,15 @@ func (d *demo) realLeaders(ctx context.Context) (string, bool, error) {
 // restart shows that kmirror goes on where it was killed, and that no transaction of those who were refused is left hanging.
 func (d *demo) restart(ctx context.Context) error {
 	began := time.Now()
-	if err := d.serve(ctx, "restart"); err != nil {
+	if err := d.shim.limit(demoLineRate); err != nil { // the disaster is to find the mirror behind
 		return err
 	}
-	if err := d.await(ctx, "restart", time.Minute, d.settled); err != nil {
+	if err := d.serve(ctx, "restart", d.shim); err != nil {
+		return err
+	}
+	if err := d.await(ctx, "restart", time.Minute, func(ctx context.Context) (string, bool, error) {
+		return settled(ctx, d.shim, demoMirror)
+	}); err != nil {
 		return err
 	}
 	if err := d.await(ctx, "restart", 30*time.Second, d.noPending); err != nil {
@@ -182,13 +187,13 @@ func (d *demo) restart(ctx context.Context) error {
 	if err := d.unchanged(); err != nil {
 		return err
 	}
-	parts, err := d.client.Describe(ctx, admin.DescribeRequest{Mirrors: []string{demoMirror}})
+	parts, err := d.shim.client.Describe(ctx, admin.DescribeRequest{Mirrors: []string{demoMirror}})
 	if err != nil {
 		return err
 	}
 	d.line("restart", fmt.Sprintf("kmirror leads %d/%d again, lag 0, no transaction left pending, sha256 same   %s", len(parts), demoPartitions,
 		seconds(time.Since(began))),
-		fmt.Sprintf("%s describe --bootstrap-server %s", d.shim.binary, d.shim.admin))
+		d.shim.line("describe"))
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -18,20 +17,13 @@ import (
 
 // mirror starts kmirror and mirrors the topic.
 func (d *demo) mirror(ctx context.Context) (err error) {
-	if d.shim, err = newDemoShim(d.dir, d.b); err != nil {
+	if d.shim, err = newDemoShim(filepath.Join(d.dir, "kmirror-B"), d.b, 9001, 9002); err != nil {
 		return err
 	}
-	if err := d.serve(ctx, "mirror"); err != nil {
+	if err := d.serve(ctx, "mirror", d.shim); err != nil {
 		return err
 	}
-	if d.client, err = admin.NewClient(admin.ClientConfig{Addresses: []string{d.shim.admin}, ClientID: "kmirror-demo"}); err != nil {
-		return err
-	}
-	properties := filepath.Join(d.dir, "mirror.properties")
-	if err := os.WriteFile(properties, []byte("bootstrap.servers="+d.servers(d.a)+"\n"), 0o600); err != nil {
-		return err
-	}
-	if _, err := d.shim.command(ctx, "create", "--mirror", demoMirror, "--mirror-config", properties); err != nil {
+	if err := d.shim.define(ctx, demoMirror, d.servers(d.a)); err != nil {
 		return err
 	}
 	lag, err := d.lag(ctx)
@@ -52,11 +44,11 @@ func (d *demo) mirror(ctx context.Context) (err error) {
 }
 
 // serve starts the process and waits until it is ready.
-func (d *demo) serve(ctx context.Context, line string) error {
-	if err := d.shim.start(); err != nil {
+func (d *demo) serve(ctx context.Context, line string, s *demoShim) error {
+	if err := s.start(); err != nil {
 		return err
 	}
-	return d.await(ctx, line, time.Minute, d.shim.ready)
+	return d.await(ctx, line, time.Minute, s.ready)
 }
 
 // catchUp waits until every broker of B has what A has and all partitions are settled. The rate is over the time in which
@@ -88,21 +80,21 @@ func (d *demo) catchUp(ctx context.Context) (bytesPerSecond float64, took time.D
 			}
 			return fmt.Sprintf("lag %s, %.0f MB/s", grouped(lag), rate/1e6), false, nil
 		}
-		return d.settled(ctx)
+		return settled(ctx, d.shim, demoMirror)
 	})
 	return bytesPerSecond, time.Since(began), err
 }
 
-// settled reports whether describe shows every partition mirroring, with all real brokers in sync and no lag.
-func (d *demo) settled(ctx context.Context) (string, bool, error) {
-	parts, err := d.client.Describe(ctx, admin.DescribeRequest{Mirrors: []string{demoMirror}, Topics: []string{demoTopic}})
+// settled reports whether describe shows every partition of a mirror mirroring, with all real brokers in sync and no lag.
+func settled(ctx context.Context, s *demoShim, mirror string) (string, bool, error) {
+	parts, err := s.client.Describe(ctx, admin.DescribeRequest{Mirrors: []string{mirror}, Topics: []string{demoTopic}})
 	if err != nil {
 		return err.Error(), false, nil
 	}
 	n := 0
 	says := ""
 	for _, p := range parts {
-		if p.State == "MIRRORING" && len(p.ISRReal) == len(d.b.Brokers()) && p.Lag != nil && *p.Lag == 0 {
+		if p.State == "MIRRORING" && len(p.ISRReal) == len(s.cluster.Brokers()) && p.Lag != nil && *p.Lag == 0 {
 			n++
 		} else {
 			says = fmt.Sprintf("; %s-%d is %s, lag %s, in sync %v %s", p.Topic, p.Partition, p.State, cell(p.Lag), p.ISRReal, cell(p.Error))

@@ -16,32 +16,38 @@ import (
 	"syscall"
 	"time"
 
+	"kmirror/internal/admin"
 	"kmirror/internal/testkafka"
 )
 
 // demoShim is kmirror serve as a process of its own, which can be killed like one.
 type demoShim struct {
+	cluster                  *testkafka.Cluster
+	ids                      []int32
 	binary, dir, config, log string
 	admin, http              string
+	yaml                     string // of config, without a limit
+	client                   *admin.Client
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
 }
 
-// newDemoShim writes kmirror.yaml for the destination; nothing is started.
-func newDemoShim(dir string, b *testkafka.Cluster) (*demoShim, error) {
+// newDemoShim writes kmirror.yaml for a destination into a directory of its own; nothing is started.
+func newDemoShim(dir string, c *testkafka.Cluster, ids ...int32) (*demoShim, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	s := &demoShim{binary: self, dir: dir, config: filepath.Join(dir, "kmirror.yaml"), log: filepath.Join(dir, "kmirror.log")}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	s := &demoShim{cluster: c, ids: ids, binary: self, dir: dir, config: filepath.Join(dir, "kmirror.yaml"), log: filepath.Join(dir, "kmirror.log")}
 	var ports [2]int
 	for i := range ports {
-		p, err := testkafka.FreePort()
-		if err != nil {
+		if ports[i], err = testkafka.FreePort(); err != nil {
 			return nil, err
 		}
-		ports[i] = p
 	}
 	s.admin, s.http = fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 	var listeners strings.Builder
@@ -52,8 +58,8 @@ func newDemoShim(dir string, b *testkafka.Cluster) (*demoShim, error) {
 		}
 		fmt.Fprintf(&listeners, "  - {name: %s, bind: \"127.0.0.1:%d\", advertised: \"127.0.0.1:%[2]d\", protocol: PLAINTEXT}\n", name, port)
 	}
-	yaml := fmt.Sprintf(`cluster_id: %s
-node_ids: [9001, 9002]
+	s.yaml = fmt.Sprintf(`cluster_id: %s
+node_ids: [%s]
 admin: %s
 http: %s
 destination:
@@ -62,9 +68,20 @@ destination:
   inter_broker_listener: %s
 listeners:
 %slog: {format: text, level: info}
-`, b.ID(), s.admin, s.http, strings.Join(b.Bootstrap(testkafka.ClientListener), `", "`),
-		strings.Join(b.Controllers(), `", "`), testkafka.ReplListener, listeners.String())
-	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
+`, c.ID(), s.nodeIDs(), s.admin, s.http, strings.Join(c.Bootstrap(testkafka.ClientListener), `", "`),
+		strings.Join(c.Controllers(), `", "`), testkafka.ReplListener, listeners.String())
+	if s.client, err = admin.NewClient(admin.ClientConfig{Addresses: []string{s.admin}, ClientID: "kmirror-demo"}); err != nil {
+		return nil, err
+	}
+	return s, os.WriteFile(s.config, []byte(s.yaml), 0o600)
+}
+
+// nodeIDs are the node ids as --node-ids and kmirror.yaml take them.
+func (s *demoShim) nodeIDs() string { return strings.Trim(ids(s.ids), "[]") }
+
+// limit writes kmirror.yaml with a bound for what is read from sources, in bytes per second. It holds from the next start on.
+func (s *demoShim) limit(bytesPerSecond int) error {
+	return os.WriteFile(s.config, fmt.Appendf(nil, "%slimits: {source_bytes_per_second: %d}\n", s.yaml, bytesPerSecond), 0o600)
 }
 
 // freePair returns a port that is free together with the next one: the second node id takes that.
@@ -151,8 +168,9 @@ func (s *demoShim) kill() error {
 	return nil
 }
 
-// stop asks the process to end and kills it when it does not.
+// stop asks the process to end and kills it when it does not. One that has ended by itself is no error.
 func (s *demoShim) stop() error {
+	s.client.Close()
 	if s.cmd == nil {
 		return nil
 	}
@@ -167,6 +185,21 @@ func (s *demoShim) stop() error {
 	case <-limit.C:
 		return s.kill()
 	}
+}
+
+// define creates a mirror whose source is a cluster.
+func (s *demoShim) define(ctx context.Context, mirror, servers string) error {
+	properties := filepath.Join(s.dir, mirror+".properties")
+	if err := os.WriteFile(properties, []byte("bootstrap.servers="+servers+"\n"), 0o600); err != nil {
+		return err
+	}
+	_, err := s.command(ctx, "create", "--mirror", mirror, "--mirror-config", properties)
+	return err
+}
+
+// line is a command of this binary as it is typed.
+func (s *demoShim) line(args ...string) string {
+	return s.binary + " " + strings.Join(args, " ") + " --bootstrap-server " + s.admin
 }
 
 // command is another command of this binary, as an operator would type it.
