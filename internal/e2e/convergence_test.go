@@ -105,6 +105,9 @@ func (p *pair) unclean(t *testing.T) {
 		}
 	}
 	startBroker(t, p.a, 2)
+	for _, topic := range topics {
+		leads(t, p.a, topic, 2, 30*time.Second)
+	}
 	// Its last records were lost at the source, which says so by a later epoch: they go at the destination too.
 	p.atB.healed(p.a, time.Minute, live, 3)
 	agree(t, live, 0, 2, p.a, p.b)
@@ -140,10 +143,10 @@ func createOn(t *testing.T, c *testkafka.Cluster, topic string, replicas []int32
 	}
 }
 
-// rolledBack: the source is restored from a copy of its disks and goes on under the epoch that it had been at, with other records
+// setBack: the source is restored from a copy of its disks and goes on under the epoch that it had been at, with other records
 // than it had then. Where it has less than was copied, that shows, and the partition is FAILED; where it has more, verify tells.
-func (b *bed) rolledBack(t *testing.T) {
-	const less, more = "rolled-back-less", "rolled-back-more"
+func (b *bed) setBack(t *testing.T) {
+	const less, more = "set-back-less", "set-back-more"
 	for _, topic := range []string{less, more} {
 		b.mirror(t, topic, 1, func() { writable(t, b.src, topic, numbered(50, "before the copy")...) })
 	}

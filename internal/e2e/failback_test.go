@@ -53,7 +53,9 @@ func TestFailback(t *testing.T) {
 }
 
 // fetched is how much a kmirror has read of a topic at its source.
-func (s *shim) fetched(topic string) (n int64) { return s.counted("kmirror_fetched_bytes_total", topic) }
+func (s *shim) fetched(topic string) (n int64) {
+	return s.counted("kmirror_fetched_bytes_total", topic)
+}
 
 // counted sums up a counter over the partitions of a topic.
 func (s *shim) counted(name, topic string) (n int64) {

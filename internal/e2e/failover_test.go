@@ -56,6 +56,7 @@ func TestFailover(t *testing.T) {
 	b.try("producer ids", b.producerIDs)
 	b.try("pause", b.pauses)
 	b.try("a broker down", b.brokerDown)
+	b.try("source set back", b.setBack)
 	b.try("source killed", b.disaster)
 	b.try("restart of all brokers", b.restart)
 }

@@ -20,12 +20,13 @@ var faultLine = regexp.MustCompile(`Encountered (\S+ )+fault: ` +
 
 // A follower's fetcher logs failedLine when it gives a partition up until the next leader epoch. It does so in passing,
 // too, when the leader knows of a new epoch before it does: then fencedLine comes first and, within moments, epochLine
-// with a higher epoch. When its broker learns of the epoch at the same moment, epochLine may come before all of that, but
-// the fetcher for the new epoch, addedFetcher, does not.
+// with a higher epoch, or deletedLine where the replica was dropped with that epoch. When its broker learns of the epoch at
+// the same moment, epochLine may come before all of that, but the fetcher for the new epoch, addedFetcher, does not.
 var (
 	failedLine   = regexp.MustCompile(`Partition (\S+) marked as failed`)
 	fencedLine   = regexp.MustCompile(`Partition (\S+) has an older epoch \((\d+)\) than the current leader`)
 	epochLine    = regexp.MustCompile(`(?:Leader|Follower) (\S+) .*starts at leader epoch (\d+) `)
+	deletedLine  = regexp.MustCompile(`Log for partition (\S+) is renamed to \S+-delete and is scheduled for deletion`)
 	addedFetcher = regexp.MustCompile(`([^\s(]+) -> InitialFetchState\([^\]]*\],(\d+),`)
 )
 
@@ -94,6 +95,8 @@ func scanFaults(log io.Reader) ([]string, error) {
 			if epoch, _ := strconv.Atoi(m[2]); epoch > waiting[m[1]].epoch {
 				delete(waiting, m[1])
 			}
+		} else if m := deletedLine.FindStringSubmatch(line); m != nil {
+			delete(waiting, m[1])
 		} else if faultLine.MatchString(line) {
 			faults = append(faults, line)
 		} else if len(waiting) > 0 {

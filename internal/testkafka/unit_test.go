@@ -27,6 +27,8 @@ func TestScanFaults(t *testing.T) {
 		added  = "[2026] INFO [ReplicaFetcherManager on broker 2] Added fetcher to broker 9001 for partitions HashMap(orders-31 -> " +
 			"InitialFetchState(Some(x),BrokerEndPoint[id=9001, host=127.0.0.1, port=1],8,10), orders-3 -> " +
 			"InitialFetchState(Some(x),BrokerEndPoint[id=9001, host=127.0.0.1, port=1],%d,10)) (kafka.server.ReplicaFetcherManager)\n"
+		gone = "[2026] INFO Log for partition orders-3 is renamed to /data/orders-3.855ca6a2107543528474b3f52639dca5-delete and is " +
+			"scheduled for deletion (org.apache.kafka.storage.internals.log.LogManager)\n"
 		other8 = "[2026] INFO [Broker id=2] Follower orders-31 starts at leader epoch 8 from offset 10 (state.change.logger)\n"
 	)
 	tests := []struct {
@@ -51,6 +53,8 @@ func TestScanFaults(t *testing.T) {
 		{"fenced, told the same epoch again", fenced + failed + epoch7, 1},
 		{"fenced, another partition moves on", fenced + failed + other8, 1},
 		{"fenced, then told the new epoch", epoch7 + fenced + failed + epoch8, 0},
+		{"fenced, then dropped", epoch7 + fenced + failed + gone, 0},
+		{"failed, then dropped", failed + gone, 1},
 		{"fenced, then leads", epoch7 + fenced + failed + leads8, 0},
 		{"fenced while told the new epoch", epoch8 + fenced + failed + fmt.Sprintf(added, 8), 0},
 		{"fenced, fetches in the same epoch", fenced + failed + fmt.Sprintf(added, 7), 1},
