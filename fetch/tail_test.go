@@ -249,6 +249,9 @@ func TestTailOfAnEmptyLog(t *testing.T) {
 		t.Errorf("not cut back: at %d", fs[0].parts[0].next)
 	}
 	r.tailed(stampedBytes(tail, 5), fs...)
+	if n := fs[1].parts[0].diverged; n != 0 {
+		t.Errorf("a follower without a record is told to truncate %d times", n)
+	}
 }
 
 func TestTailOfALogWithoutEpochs(t *testing.T) {
@@ -303,9 +306,10 @@ func TestEpochEndWithATail(t *testing.T) {
 	r.mirror(1)
 	fs := r.three()
 	r.syncAll(50, fs...)
+	r.src.do(func() { g.lead(1, 4); g.add(batch(50, 10, 4, 20)) })
+	r.until("epoch 4 is read, but not by followers", func(s Status) bool { return s.LogEnd == 60 })
 	r.become(RoleDrain)
 	r.converge(50, fs...)
-	r.src.do(func() { g.lead(1, 4); g.add(batch(50, 10, 4, 20)) })
 	r.flip(9002, 8, fs...)
 	r.assignTail(3, 50, tailOf(50, 2))
 	check := func(what string, answers map[int32]want) {

@@ -203,6 +203,12 @@ func TestConsumerFetchErrors(t *testing.T) {
 		ask(name, fetchRequest(12, "m", 20), codeOffsetNotAvailable)
 		w.data.set(mirrorPartition, func(s *fetch.Status) { *s = old })
 	}
+	for _, role := range []fetch.Role{fetch.RoleFrozen, fetch.RoleDrain, fetch.RoleTail} {
+		w.data.set(mirrorPartition, func(s *fetch.Status) { s.Role = role })
+		if p := firstFetched(c.ask(fetchRequest(12, "m", 20))); p.ErrorCode != 0 || p.PreferredReadReplica < 1 {
+			t.Errorf("role %d: error %d, replica %d", role, p.ErrorCode, p.PreferredReadReplica)
+		}
+	}
 }
 
 func TestConsumerFetchWaitsForAReplica(t *testing.T) {
