@@ -25,8 +25,8 @@ func newUnlockCommand(c *cli) *cobra.Command {
 	var f unlockFlags
 	cmd := &cobra.Command{
 		Use: "unlock --config F --topics LIST", Short: "Break-glass: give topics back without kmirror serve and without the source",
-		Long: `Give mirror topics back to the destination when kmirror is lost: takes the lock off and kmirror's ids out of the replica lists.
-Needs neither kmirror serve nor the source, only the destination (destination.bootstrap_servers and destination.client of F).
+		Long: `Give mirror topics back to the destination when kmirror is lost: takes the lock off and kmirror's ids out of the replica
+lists. Needs neither kmirror serve nor the source, only the destination (destination.bootstrap_servers and destination.client of F).
 While kmirror serve runs use failover, which loses less. LIST: literal names, /re/ (RE2 over the whole name) and @file.
 May be run again at any moment; what is done is not done twice. Says at the end what was given up.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.unlock(cmd.Context(), f) },
@@ -58,8 +58,8 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	if err != nil {
 		return err
 	}
-	u, err := unlock.New(unlock.Config{Opts: l.bootstrap, Bootstrap: strings.Join(cfg.Destination.BootstrapServers, ","), ClusterID: cfg.ClusterID,
-		NodeIDs: slices.Concat(cfg.NodeIDs, ids), Topics: topics,
+	u, err := unlock.New(unlock.Config{Opts: l.bootstrap, Bootstrap: strings.Join(cfg.Destination.BootstrapServers, ","),
+		ClusterID: cfg.ClusterID, NodeIDs: slices.Concat(cfg.NodeIDs, ids), Topics: topics,
 		Force: f.force, DryRun: c.dryRun, Note: c.note})
 	if err != nil {
 		return err
@@ -125,8 +125,8 @@ func (c *cli) confirmUnlock(plans []*unlock.TopicPlan) error {
 	if len(plans) > 20 {
 		c.note("and %d more", len(plans)-20)
 	}
-	c.note("%d topics become ordinary, writable topics; %d open transactions of the source stay open; mirroring them again needs --overwrite. "+
-		"See --dry-run.", len(plans), open)
+	c.note("%d topics become ordinary, writable topics; %d open transactions of the source stay open; mirroring them again needs "+
+		"--overwrite. See --dry-run.", len(plans), open)
 	return c.confirm("Unlock?")
 }
 
@@ -194,11 +194,13 @@ func unlockError(results []unlock.Result) error {
 	}
 	switch {
 	case failed > 0:
-		return &admin.Error{Code: kip1279.UnknownServerError, Message: fmt.Sprintf("%d of %d topics failed: %s", failed, len(results), first),
-			Hint: "mend it and run the same command again", Exit: admin.ExitFailed}
+		return &admin.Error{Code: kip1279.UnknownServerError,
+			Message: fmt.Sprintf("%d of %d topics failed: %s", failed, len(results), first),
+			Hint:    "mend it and run the same command again", Exit: admin.ExitFailed}
 	case waiting > 0:
-		return &admin.Error{Code: kip1279.RequestTimedOut, Message: fmt.Sprintf("%d of %d topics are not as they should be yet", waiting, len(results)),
-			Hint: "see what is to do for each, then run the same command again", Exit: admin.ExitIncomplete}
+		return &admin.Error{Code: kip1279.RequestTimedOut,
+			Message: fmt.Sprintf("%d of %d topics are not as they should be yet", waiting, len(results)),
+			Hint:    "see what is to do for each, then run the same command again", Exit: admin.ExitIncomplete}
 	}
 	return nil
 }

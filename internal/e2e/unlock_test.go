@@ -411,6 +411,12 @@ func (w *wayOut) stockToolsEnd(t *testing.T, x *tools) {
 	if end, stable := w.stableAt(t, "stock"); stable >= end {
 		t.Errorf("last stable offset %d, end %d: where is the open transaction?", stable, end)
 	}
+	eventually(t, 60*time.Second, "find-hanging finds it", func() error {
+		if text := x.run(t, "11a"); !strings.Contains(text, "stock") {
+			return fmt.Errorf("it prints %q", text)
+		}
+		return nil
+	})
 	x.run(t, "11")
 	if end, stable := w.stableAt(t, "stock"); stable != end {
 		t.Errorf("last stable offset %d, end %d after the abort", stable, end)
@@ -447,7 +453,7 @@ func newTools(t *testing.T, c *testkafka.Cluster) *tools {
 	for _, m := range stepBlock.FindAllStringSubmatch(section, -1) {
 		x.steps[m[1]] = m[2]
 	}
-	if len(x.steps) != 15 {
+	if len(x.steps) != 16 {
 		t.Fatalf("%d steps with commands", len(x.steps))
 	}
 	for script, class := range toolClasses {

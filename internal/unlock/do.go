@@ -159,8 +159,8 @@ func (u *Unlocker) outstanding(
 				moves[tp] = list
 			}
 			onlyStuck = false
-			waiting[k] = append(waiting[k], fmt.Sprintf("partition %d: replicas %v, in sync %v, eligible leaders %v: the move to real brokers "+
-				"has not ended; run the same command again", n, p.replicas, p.isr, p.elr))
+			waiting[k] = append(waiting[k], fmt.Sprintf("partition %d: replicas %v, in sync %v, eligible leaders %v: the move to real "+
+				"brokers has not ended; run the same command again", n, p.replicas, p.isr, p.elr))
 		}
 	}
 	return cancels, moves, waiting, onlyStuck
@@ -215,7 +215,8 @@ func (u *Unlocker) regrow(ctx context.Context) error {
 				if !p.moving() {
 					grow[protocol.TopicPartition{Topic: k.plan.Topic, Partition: int32(n)}] = want
 				}
-				copying[k] = append(copying[k], fmt.Sprintf("partition %d: brokers %v are still copying, which Kafka goes on with by itself", n, p.adding))
+				copying[k] = append(copying[k], fmt.Sprintf("partition %d: brokers %v are still copying, which Kafka goes on with by itself",
+					n, p.adding))
 			}
 		}
 		if len(copying) == 0 || time.Since(begin) > stepLimit {
@@ -249,11 +250,11 @@ func (u *Unlocker) short(seen map[string]*topic, copying map[*task][]string) {
 			missing := slices.DeleteFunc(slices.Clone(k.before[n]), func(id int32) bool { return slices.Contains(p.replicas, id) })
 			switch {
 			case len(missing) > 0:
-				k.waiting = append(k.waiting, fmt.Sprintf("partition %d is on %v: broker %s is down; once it is back run the same command again, "+
-					"or add it with kafka-reassign-partitions.sh", n, p.replicas, join(missing, " and ")))
+				k.waiting = append(k.waiting, fmt.Sprintf("partition %d is on %v: broker %s is down; once it is back run the same command "+
+					"again, or add it with kafka-reassign-partitions.sh", n, p.replicas, join(missing, " and ")))
 			case len(p.replicas) < k.wanted:
-				k.waiting = append(k.waiting, fmt.Sprintf("partition %d is on %v and should have %d replicas: no other broker is alive; once one is "+
-					"back run the same command again", n, p.replicas, k.wanted))
+				k.waiting = append(k.waiting, fmt.Sprintf("partition %d is on %v and should have %d replicas: no other broker is alive; once "+
+					"one is back run the same command again", n, p.replicas, k.wanted))
 			}
 		}
 	}

@@ -114,15 +114,16 @@ func (c *cluster) why(topic string, n int32, p partition) string {
 		}
 	}
 	if p.leader >= 0 {
-		return fmt.Sprintf("partition %d has eligible leader replicas %v, and no second real broker is alive to make the controller clear "+
-			"them: start another broker, or restart broker %d, and run the same command again", n, p.elr, p.leader)
+		return fmt.Sprintf("partition %d has eligible leader replicas %v, and no second real broker is alive to make the controller "+
+			"clear them: start another broker, or restart broker %d, and run the same command again", n, p.elr, p.leader)
 	}
 	if len(owners) > 0 {
 		return fmt.Sprintf("partition %d has no leader: start broker %s, which has all its records, and run the same command again",
 			n, join(owners, " or "))
 	}
 	return fmt.Sprintf("partition %d has no leader, and no real broker that is known to have all its records. To give up what the "+
-		"others lack: kafka-leader-election.sh --election-type UNCLEAN --topic %s --partition %d; then run the same command again", n, topic, n)
+		"others lack: kafka-leader-election.sh --election-type UNCLEAN --topic %s --partition %d; then run the same command again",
+		n, topic, n)
 }
 
 // regrown returns the list with the brokers added that are to hold the partition again and are alive: those of before, in their

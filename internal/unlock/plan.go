@@ -26,8 +26,8 @@ type TopicPlan struct {
 	Replicas [][]int32 `json:"replicas"`
 	// Requests are the requests that are sent, one line each, in order.
 	Requests []string `json:"requests"`
-	// OpenTransactions are those of the source that nobody will end. ProducerIDs is how many ids of the source's producers the
-	// partitions know, -1 when they did not all tell.
+	// OpenTransactions are those of the source that nobody will end; they can be told only while the lock is on. ProducerIDs is how
+	// many ids of the source's producers the partitions know, -1 when they did not all tell.
 	OpenTransactions []OpenTransaction `json:"open_transactions"`
 	ProducerIDs      int               `json:"producer_ids"`
 }
@@ -57,7 +57,8 @@ func (u *Unlocker) task(name string, t *topic, known map[string]coordinator.Topi
 	k.size = t.size == "0"
 	// An earlier run may have ended before this half: the value alone tells, where a mirror is known or nothing is.
 	n, err := strconv.Atoi(t.minISR)
-	k.minISR = err == nil && n > most && (k.size || listed || mirrored || unreadable != "") && t.minISR != memory.TrueConfigs[minISRConfig]
+	k.minISR = err == nil && n > most && (k.size || listed || mirrored || unreadable != "") &&
+		t.minISR != memory.TrueConfigs[minISRConfig]
 	if !k.size && !k.minISR && !listed && (!short || memory.Desired == statemachine.Stopped) {
 		return nil
 	}
@@ -127,9 +128,9 @@ func (u *Unlocker) requests(k *task, t *topic) {
 // else could write. Leaders that don't answer leave ProducerIDs at -1.
 func (u *Unlocker) producers(ctx context.Context) {
 	set := kadm.TopicsSet{}
-	by := map[string]*TopicPlan{}
+	by, locked := map[string]*TopicPlan{}, map[string]bool{}
 	for _, k := range u.work {
-		by[k.plan.Topic] = k.plan
+		by[k.plan.Topic], locked[k.plan.Topic] = k.plan, k.size
 		for n := range k.plan.Partitions {
 			set.Add(k.plan.Topic, int32(n))
 		}
@@ -152,7 +153,7 @@ func (u *Unlocker) producers(ctx context.Context) {
 		}
 		for _, p := range a.ActiveProducers.Sorted() {
 			ids[a.Topic][p.ProducerID] = true
-			if p.CurrentTxnStartOffset >= 0 {
+			if p.CurrentTxnStartOffset >= 0 && locked[a.Topic] {
 				plan.OpenTransactions = append(plan.OpenTransactions, OpenTransaction{Partition: a.Partition, ProducerID: p.ProducerID,
 					StartOffset: p.CurrentTxnStartOffset, Abort: fmt.Sprintf("kafka-transactions.sh --bootstrap-server %s abort --topic %s "+
 						"--partition %d --start-offset %d", u.cfg.Bootstrap, a.Topic, a.Partition, p.CurrentTxnStartOffset)})

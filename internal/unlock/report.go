@@ -9,12 +9,6 @@ import (
 
 // results looks once more and says what became of each topic.
 func (u *Unlocker) results(ctx context.Context) ([]Result, error) {
-	if slices.ContainsFunc(u.work, func(k *task) bool { return k.plan.ProducerIDs < 0 }) {
-		for _, k := range u.work {
-			k.plan.OpenTransactions = k.plan.OpenTransactions[:0]
-		}
-		u.producers(ctx) // some partition had no leader before
-	}
 	seen, err := u.look(ctx)
 	if err != nil {
 		return nil, err
@@ -66,25 +60,30 @@ func (u *Unlocker) givenUp(k *task) []string {
 		return out
 	}
 	if k.plan.Guessed != "" {
-		out = append(out, fmt.Sprintf("the true values of %s and %s are not known (%s): both were removed, so that the brokers' defaults hold; "+
-			"set again what the topic had", sizeConfig, minISRConfig, k.plan.Guessed))
+		out = append(out, fmt.Sprintf("the true values of %s and %s are not known (%s): both were removed, so that the brokers' defaults "+
+			"hold; set again what the topic had", sizeConfig, minISRConfig, k.plan.Guessed))
 	}
-	out = append(out, "what the source had and no in-sync real broker held is not here; without the source nobody knows how much that is")
+	out = append(out, "what the source had and no in-sync real broker held is not here; without the source nobody knows how much "+
+		"that is")
+	hanging := fmt.Sprintf("kafka-transactions.sh --bootstrap-server %s find-hanging --topic %s", u.cfg.Bootstrap, k.plan.Topic)
 	switch n := len(k.plan.OpenTransactions); {
 	case n > 0:
-		out = append(out, fmt.Sprintf("%d open transactions of the source: no coordinator of this cluster knows them, so they never end; consumers "+
-			"with isolation.level=read_committed stop before the first of each partition until it is aborted by hand (see the commands)", n))
-	case k.plan.ProducerIDs < 0:
-		out = append(out, "open transactions of the source, if there are any, never end: see kafka-transactions.sh describe-producers")
+		out = append(out, fmt.Sprintf("%d open transactions of the source: no coordinator of this cluster knows them, so they never "+
+			"end; consumers with isolation.level=read_committed stop before the first of each partition until it is aborted by hand "+
+			"(see the commands)", n))
+	case k.plan.ProducerIDs < 0 || !k.size:
+		out = append(out, "open transactions of the source, if there are any, never end by themselves; an earlier run "+
+			"printed them, or: "+hanging)
 	}
 	if k.plan.ProducerIDs != 0 {
 		ids := fmt.Sprintf("%d producer ids", k.plan.ProducerIDs)
 		if k.plan.ProducerIDs < 0 {
 			ids = "an unknown number of producer ids"
 		}
-		out = append(out, ids+" of the source are remembered: until producer.id.expiration.ms is over (1 day by default) an idempotent producer of "+
-			"this cluster that happens to have one of them may be refused (OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH), or have "+
+		out = append(out, ids+" of the source are remembered: until producer.id.expiration.ms is over (1 day by default) an idempotent "+
+			"producer of this cluster that happens to have one of them may be refused (OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH), or have "+
 			"a record acknowledged as a duplicate and not written")
 	}
-	return append(out, "the last mirrored epoch is not recorded: mirroring this topic again, in either direction, needs kmirror start --overwrite")
+	return append(out, "the last mirrored epoch is not recorded: mirroring this topic again, in either direction, needs kmirror start "+
+		"--overwrite")
 }

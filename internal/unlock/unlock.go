@@ -163,8 +163,9 @@ func (u *Unlocker) resolve(ctx context.Context) ([]string, error) {
 	}
 	for _, name := range u.match.Literals() {
 		if !slices.Contains(names, name) {
-			return nil, &admin.Error{Code: kerr.UnknownTopicOrPartition.Code, Message: fmt.Sprintf("there is no topic %s at the destination", name),
-				Hint: "see kafka-topics.sh --list; the principal of destination.client needs DESCRIBE on it", Exit: admin.ExitUsage}
+			return nil, &admin.Error{Code: kerr.UnknownTopicOrPartition.Code,
+				Message: fmt.Sprintf("there is no topic %s at the destination", name),
+				Hint:    "see kafka-topics.sh --list; the principal of destination.client needs DESCRIBE on it", Exit: admin.ExitUsage}
 		}
 	}
 	slices.Sort(names)
@@ -210,7 +211,8 @@ func (u *Unlocker) guard(ctx context.Context, seen map[string]*topic) error {
 				"use kmirror failover, which loses less; or stop serve; --force goes on in spite of it")
 		}
 		if !said {
-			u.cfg.Note("kmirror's node %d does not answer; waiting up to %s for the controller to see that it is dead", leader, sessionLimit)
+			u.cfg.Note("kmirror's node %d does not answer; waiting up to %s for the controller to see that it is dead", leader,
+				sessionLimit)
 		}
 		if err := wait.next(ctx); err != nil {
 			return err
