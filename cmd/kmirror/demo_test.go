@@ -5,9 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 func TestGrouped(t *testing.T) {
@@ -88,5 +93,52 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("order %d: %d bytes, seen %v", n, len(v), seen[v])
 		}
 		seen[v] = true
+	}
+}
+
+// What a limit adds to kmirror.yaml is read as one.
+func TestDemoLimit(t *testing.T) {
+	s := &demoShim{config: filepath.Join(t.TempDir(), "kmirror.yaml"), ids: []int32{9001, 9002}}
+	s.yaml = "node_ids: [" + s.nodeIDs() + "]\nadmin: 127.0.0.1:1\ndestination: {bootstrap_servers: [\"b:1\"], controllers: [\"c:1\"], inter_broker_listener: R}\n" +
+		"listeners:\n  - {name: R, bind: \"127.0.0.1:1000\", advertised: \"127.0.0.1:1000\", protocol: PLAINTEXT}\n"
+	if err := s.limit(demoLineRate); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadConfig(s.config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Limits.SourceBytesPerSecond != demoLineRate || c.Limits.Connections == 0 || !slices.Equal(c.NodeIDs, s.ids) {
+		t.Errorf("limits %+v, node ids %v", c.Limits, c.NodeIDs)
+	}
+}
+
+// The bytes of all partitions count, and no other metric.
+func TestDemoFetched(t *testing.T) {
+	m := newMetrics("test", true)
+	m.Fetched("back", "orders", 0, 1000)
+	m.Fetched("back", "orders", 1, 2_000_000)
+	m.ProduceRefused("back", "orders")
+	server := httptest.NewServer(promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	defer server.Close()
+	s := &demoShim{http: strings.TrimPrefix(server.URL, "http://")}
+	if n, err := s.fetched(t.Context()); err != nil || n != 2_001_000 {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// A writer that was through before the source died was not interrupted, and the demo must not say so.
+func TestDemoWriter(t *testing.T) {
+	w := &writer{ends: map[int32]int64{0: 5, 1: 7}, cancel: func() {}, done: make(chan error, 1)}
+	if got := offsets(w.acked()); got != 12 {
+		t.Errorf("acknowledged %d", got)
+	}
+	w.done <- nil
+	if w.stop() == nil {
+		t.Error("a writer that had ended counts as interrupted")
+	}
+	w.done <- context.Canceled
+	if err := w.stop(); err != nil {
+		t.Error(err)
 	}
 }
