@@ -176,6 +176,12 @@ func (c *cluster) load() {
 	c.signal()
 }
 
+func (c *cluster) isLoaded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loaded
+}
+
 // progress notes how far a partition has been read.
 func (c *cluster) progress(ends map[int32]int64) {
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ type wire struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	stores  map[string]*Store // by admin address
-	calls   int
+	ids     int
 }
 
 func newWire() *wire { return &wire{changed: make(chan struct{}), stores: map[string]*Store{}} }
@@ -35,10 +36,16 @@ func (w *wire) set(admin string, s *Store) {
 	w.changed = make(chan struct{})
 }
 
+func (w *wire) next() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids++
+	return fmt.Sprintf("p%d", w.ids)
+}
+
 func (w *wire) to(m Member) (*Store, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.calls++
 	if s := w.stores[m.Admin]; s != nil && s.cfg.Self.ProcessID == m.ProcessID {
 		return s, nil
 	}

@@ -61,7 +61,10 @@ func (c *cluster) membership(ctx context.Context) error {
 		case errors.Is(err, errRejoin):
 			back = retryFirst / 4
 		case errors.Is(err, errExpelled):
-			id, back = "", retryFirst/4
+			back = retryFirst / 4
+			if errors.Is(err, kerr.UnknownMemberID) {
+				id = ""
+			}
 			c.log.Warn("this process is not a member of the group any more and joins it again", "group", c.group)
 			c.agreed(nil)
 		case errors.As(err, &k) && !k.Retriable:
@@ -123,6 +126,9 @@ func (c *cluster) session(ctx context.Context, id *string) error {
 	resp, err := sync.RequestWith(limited, c.client)
 	if err == nil {
 		err = groupError(resp.ErrorCode)
+	}
+	if errors.Is(err, kerr.IllegalGeneration) {
+		return errRejoin // it went on since we joined
 	}
 	if err != nil {
 		return fmt.Errorf("SyncGroup: %w", err)

@@ -39,7 +39,9 @@ func (c *cluster) own(ctx context.Context) error {
 			owned = n
 		}
 		changed, live := c.wait(), c.live.Changed()
-		c.live.Watch(c.others())
+		if c.isLoaded() {
+			c.live.Watch(c.others())
+		}
 		for p := range c.n {
 			s := c.shards[p]
 			m, ok := c.target(p)
@@ -58,7 +60,7 @@ func (c *cluster) own(ctx context.Context) error {
 				}
 				defer func() { <-slots }()
 				err := c.claim(ctx, s)
-				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotCoordinator) {
+				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotCoordinator) && !errors.Is(err, errClaimLost) {
 					c.log.Warn("can't become the owner yet, trying again", "partition", p, "err", err)
 				}
 				s.end(err)

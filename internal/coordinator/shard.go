@@ -26,7 +26,7 @@ const (
 	transactionTimeout = 60 * time.Second
 )
 
-// errNotRead: the claim is in the log and not known to have been read.
+// errClaimLost is usual when two processes believe that a partition is theirs to claim, for a moment.
 var errClaimLost = errors.New("another process claimed the partition at the same time")
 
 // shard is a partition of __mirror_state as its owner sees it.
@@ -39,7 +39,7 @@ type shard struct {
 
 	mu   sync.Mutex
 	held bool
-	// gone is closed while held is false, ready while it is true.
+	// ready is closed while held is true.
 	ready chan struct{}
 	// busy: a task claims it; next is when that may be tried again, wait the pause after that.
 	busy bool
@@ -145,6 +145,9 @@ func (c *cluster) claim(ctx context.Context, s *shard) error {
 		return err
 	}
 	offset, err := c.sender.send(ctx, s.partition, appendBatch(nil, p, time.Now(), []record{r}))
+	if errors.Is(err, kerr.InvalidProducerEpoch) || errors.Is(err, kerr.ProducerFenced) {
+		return fmt.Errorf("%w: %w", errClaimLost, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -19,15 +19,24 @@ import (
 	"kmirror/statemachine"
 )
 
-// run starts a store and returns it with a function that ends it.
-func run(t *testing.T, c *testkafka.Cluster) (*Store, func()) {
+// run starts a store and returns it with a function that ends it. With w it is one of several that share the topic.
+func run(t *testing.T, c *testkafka.Cluster, w *wire) (*Store, func()) {
 	t.Helper()
+	var self Member
+	if w != nil {
+		id := w.next()
+		self = Member{ProcessID: id, Admin: id + ":1"}
+	}
 	s, err := New(Config{
 		Opts: []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...)}, Partitions: 8,
-		Exclude: func(id int32) bool { return id == 3 }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Exclude: func(id int32) bool { return id == 3 }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Self: self,
+		Peer: w, Liveness: w,
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if w != nil {
+		w.set(self.Admin, s)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -36,6 +45,9 @@ func run(t *testing.T, c *testkafka.Cluster) (*Store, func()) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
+		}
+		if w != nil {
+			w.set(self.Admin, nil)
 		}
 	}
 	select {
@@ -67,6 +79,11 @@ func partitionState(p int32, s statemachine.State, lme int32) PartitionState {
 }
 
 func TestStoreOnKafka(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { storeOnKafka(t, nil) })
+	t.Run("one of several", func(t *testing.T) { storeOnKafka(t, newWire()) })
+}
+
+func storeOnKafka(t *testing.T, w *wire) {
 	c := testkafka.Start(t, testkafka.Options{Name: "coord", Brokers: 3, Controllers: 1})
 	adm, err := kadm.NewOptClient(kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...))
 	must(t, err)
@@ -76,7 +93,7 @@ func TestStoreOnKafka(t *testing.T) {
 	if _, err := ReadSnapshot(limit(t, 10*time.Second), opts, ""); !errors.Is(err, ErrNoState) {
 		t.Errorf("snapshot where there is no state: %v", err)
 	}
-	s, stop := run(t, c)
+	s, stop := run(t, c, w)
 	checkPlacement(t, adm)
 	must(t, s.PutMirror(limit(t, 10*time.Second), Mirror{Name: "dc1", Config: map[string]string{"k": "v"}, Created: since}))
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring, Partitions: 12}
@@ -103,7 +120,7 @@ func TestStoreOnKafka(t *testing.T) {
 	checkStates(t, snap, states, "in a snapshot")
 
 	t.Run("another process follows", func(t *testing.T) {
-		other, stopOther := run(t, c)
+		other, stopOther := run(t, c, w)
 		defer stopOther()
 		checkStates(t, other, states, "in another process")
 		changed := other.Changed()
@@ -143,7 +160,7 @@ func TestStoreOnKafka(t *testing.T) {
 		t.Errorf("a write after the end: %v", err)
 	}
 
-	again, stopAgain := run(t, c)
+	again, stopAgain := run(t, c, w)
 	defer stopAgain()
 	if got := again.Mirrors(); len(got) != 1 || got[0].Name != "dc2" {
 		t.Errorf("mirrors after a restart: %+v", got)
@@ -249,7 +266,7 @@ func TestStoreLoadsWhatTheCleanerLeft(t *testing.T) {
 	adm, err := kadm.NewOptClient(kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...))
 	must(t, err)
 	defer adm.Close()
-	s, stop := run(t, c)
+	s, stop := run(t, c, nil)
 	size := "1000"
 	_, err = adm.AlterTopicConfigs(context.Background(), []kadm.AlterConfig{
 		{Op: kadm.SetConfig, Name: "segment.bytes", Value: new("1048576")},
@@ -271,7 +288,7 @@ func TestStoreLoadsWhatTheCleanerLeft(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	stop()
-	again, stopAgain := run(t, c)
+	again, stopAgain := run(t, c, nil)
 	defer stopAgain()
 	checkStates(t, again, []PartitionState{want}, "after the cleaner")
 }
