@@ -323,6 +323,9 @@ func (c *cluster) parse(assignment []byte) (*view, error) {
 	v := &view{owner: map[int32]int{}}
 	slices.SortFunc(members, func(a, b memberJSON) int { return strings.Compare(a.ProcessID, b.ProcessID) })
 	for i, m := range members {
+		if m.ProcessID == "" {
+			return nil, errors.New("assignment of the group: a member without a process id")
+		}
 		v.members = append(v.members, Member{ProcessID: m.ProcessID, Admin: m.Admin, NodeIDs: m.NodeIDs,
 			Self: m.ProcessID == c.self.ProcessID})
 		for _, p := range m.Partitions {
