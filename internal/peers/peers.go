@@ -21,6 +21,13 @@ type Pong struct {
 	NodeIDs   []int32 `json:"node_ids"`
 	// Unreachable are the mirrors whose source it can't reach, sorted.
 	Unreachable []string `json:"unreachable,omitempty"`
+	// Ready: it may be given partitions. Leaving: it hands over what it has.
+	Ready   bool `json:"ready"`
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+func (p Pong) same(o Pong) bool {
+	return p.Ready == o.Ready && p.Leaving == o.Leaving && slices.Equal(p.Unreachable, o.Unreachable) && slices.Equal(p.NodeIDs, o.NodeIDs)
 }
 
 // Pinger asks the process at an admin address. An error that wraps ECONNREFUSED tells that nobody listens there.
@@ -195,8 +202,8 @@ func (p *Peers) alive(w *peer, pong Pong) {
 	if w.pong == nil || w.dead {
 		p.cfg.Log.Info("process answers", "process", w.member.ProcessID, "admin", w.member.Admin)
 	}
-	if w.dead || w.pong == nil || !slices.Equal(w.pong.Unreachable, pong.Unreachable) {
-		w.dead, w.pong = false, &pong
+	news := w.dead || w.pong == nil || !w.pong.same(pong)
+	if w.dead, w.pong = false, &pong; news {
 		p.signal()
 	}
 }

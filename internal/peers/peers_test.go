@@ -129,6 +129,12 @@ func TestLife(t *testing.T) {
 		if pong, _ := p.Answer(b); len(pong.Unreachable) != 1 {
 			t.Errorf("answer: %+v", pong)
 		}
+		changed = p.Changed()
+		f.set("b:1", &Pong{ProcessID: "b-1", Unreachable: []string{"dc1"}, Leaving: true}, nil)
+		<-changed
+		if pong, _ := p.Answer(b); !pong.Leaving {
+			t.Errorf("answer: %+v", pong)
+		}
 		p.Watch(nil)
 		f.set("b:1", nil, syscall.ECONNREFUSED)
 		time.Sleep(5 * time.Second)
