@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -21,6 +22,23 @@ type settings struct {
 	records, size    int
 	partitions, runs int
 	latency          time.Duration
+	// failing partitions in topics are failed over; phases prints where the time goes also of runs that are fast enough.
+	failing, topics int
+	phases          bool
+	only            string
+}
+
+// part is one thing that is measured.
+type part struct {
+	name    string
+	measure func(*bed, context.Context) error
+}
+
+// parts of a run, in their order; -only names one.
+var parts = []part{
+	{"catchup", (*bed).catchUp},
+	{"latency", (*bed).steady},
+	{"failover", (*bed).failover},
 }
 
 func main() {
@@ -32,13 +50,47 @@ func main() {
 	flag.IntVar(&s.partitions, "partitions", 4, "partitions")
 	flag.IntVar(&s.runs, "runs", 3, "measured pairs of runs, after one warm-up pair")
 	flag.DurationVar(&s.latency, "latency", 15*time.Second, "how long each steady stream runs, 3 s of it unmeasured; 0 leaves it out")
+	flag.IntVar(&s.failing, "failover-partitions", 500, "partitions that fail over; 0 leaves it out")
+	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
+	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
+	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency or failover")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if err := s.check(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
 	if err := run(ctx, s); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// check refuses settings that measure nothing.
+func (s settings) check() error {
+	switch {
+	case s.only != "" && !slices.ContainsFunc(parts, func(p part) bool { return p.name == s.only }):
+		return fmt.Errorf("-only %s is not known: give catchup, latency or failover", s.only)
+	case s.topics < 1 || s.failing > 0 && s.failing < s.topics:
+		return fmt.Errorf("%d partitions can't be in %d topics", s.failing, s.topics)
+	case s.runs < 1:
+		return fmt.Errorf("-runs %d measures nothing", s.runs)
+	}
+	return nil
+}
+
+// wants reports whether a part is to be measured.
+func (s settings) wants(name string) bool {
+	switch {
+	case s.only != "":
+		return s.only == name
+	case name == "latency":
+		return s.latency > 0
+	case name == "failover":
+		return s.failing > 0
+	}
+	return true
 }
 
 // bed is the two clusters and the kmirror process between them.
@@ -69,11 +121,13 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.shim.stop()
-	if err := b.catchUp(ctx); err != nil {
-		return err
-	}
-	if s.latency > 0 {
-		return b.steady(ctx)
+	for _, p := range parts {
+		if !s.wants(p.name) {
+			continue
+		}
+		if err := p.measure(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 
 // shim is the kmirror process under measurement.
 type shim struct {
-	binary, dir, admin string
-	cmd                *exec.Cmd
+	binary, dir, admin, log string
+	cmd                     *exec.Cmd
 }
 
 // ports returns n free ports in a row.
@@ -56,7 +56,7 @@ func startShim(ctx context.Context, set settings, dir string, src, dst *testkafk
 	if err != nil {
 		return nil, err
 	}
-	s := &shim{binary: set.binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p)}
+	s := &shim{binary: set.binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p), log: filepath.Join(dir, "kmirror.log")}
 	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
 admin: %s
 http: 127.0.0.1:%d
@@ -64,6 +64,7 @@ destination: {bootstrap_servers: ["%s"], controllers: ["%s"], inter_broker_liste
 listeners:
   - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
   - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
+log: {level: debug}
 `, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4)
 	config := filepath.Join(dir, "kmirror.yaml")
 	mirror := filepath.Join(dir, "mirror.properties")
@@ -73,7 +74,7 @@ listeners:
 	if err := os.WriteFile(mirror, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(dir, "kmirror.log"))
+	log, err := os.Create(s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +139,13 @@ func (s *shim) peak() int64 {
 
 // until polls every 20 ms.
 func until(ctx context.Context, limit time.Duration, ok func() (bool, error)) error {
+	return poll(ctx, limit, 20*time.Millisecond, ok)
+}
+
+func poll(ctx context.Context, limit, every time.Duration, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	t := time.NewTicker(20 * time.Millisecond)
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		done, err := ok()
