@@ -83,9 +83,10 @@ type sender struct {
 	closed  bool
 	topicID [16]byte
 	leaders map[int32]int32 // by partition
-	asked   time.Time
 	queues  map[int32]*queue // by leader
+
 	refresh sync.Mutex
+	asked   time.Time // for the leaders; under refresh
 }
 
 // queue holds what is to go to one leader.
@@ -239,6 +240,10 @@ func (s *sender) leader(ctx context.Context, partition int32) (int32, error) {
 	if id, ok := s.known(partition); ok {
 		return id, nil
 	}
+	if time.Since(s.asked) < freshness/4 {
+		return 0, kerr.LeaderNotAvailable
+	}
+	s.asked = time.Now()
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = &s.topic

@@ -199,10 +199,9 @@ func TestProcessesShareTheState(t *testing.T) {
 
 	t.Run("one vanishes", func(t *testing.T) {
 		changed := b.Changed()
-		start := time.Now()
 		endA(true)
 		states := manyStates(60, 7)
-		start = time.Now()
+		start := time.Now()
 		must(t, b.PutState(limit(t, 10*time.Second), states...))
 		took := time.Since(start)
 		t.Logf("all states written %v after the other vanished", took)

@@ -266,8 +266,7 @@ func (c *cluster) stateRecords(s PartitionState) ([]record, error) {
 
 // ready waits a moment for the end of a claim under way.
 func (c *cluster) ready(ctx context.Context, s *shard) error {
-	held, ready := s.holds()
-	if held {
+	if held, _ := s.holds(); held {
 		return nil
 	}
 	timer := time.NewTimer(readyLimit)
@@ -277,7 +276,8 @@ func (c *cluster) ready(ctx context.Context, s *shard) error {
 			return ErrNotCoordinator
 		}
 		changed := c.wait()
-		if held, ready = s.holds(); held {
+		held, ready := s.holds()
+		if held {
 			return nil
 		}
 		select {
