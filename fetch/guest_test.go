@@ -63,13 +63,23 @@ func TestGuestOfAnotherProcessJoinsAndLeaves(t *testing.T) {
 			t.Errorf("9003 is proposed with broker epoch %d, not as it is registered", m.Epoch)
 		}
 	}
+	time.Sleep(30 * time.Millisecond)
+	if n := len(r.ctl.taken()); n != 1 {
+		t.Errorf("%d proposals for a guest that never fetches: %+v", n, r.ctl.taken())
+	}
+	r.flip(9002, 6, fs...)
+	if _, ok := r.status().Followers[9003]; ok {
+		t.Error("a guest counts as a follower")
+	}
 	// It is fenced while 3 wants to join: a proposal that names it would be refused.
 	r.images.edit(func(img *kraft.Image) {
 		img.Brokers[9003] = &kraft.Broker{ID: 9003, Epoch: 77, Fenced: true}
 		img.Topics[destID].Partitions[0].ISR = []int32{9001, 9002, 9003, 1, 2}
 	})
 	r.until("9003 out and 3 in", func(s Status) bool {
-		fs[2].once()
+		for _, f := range fs {
+			f.once()
+		}
 		return !slices.Contains(s.ISR, 9003) && slices.Contains(s.ISR, 3)
 	})
 	for _, q := range r.ctl.taken()[1:] {
@@ -78,8 +88,21 @@ func TestGuestOfAnotherProcessJoinsAndLeaves(t *testing.T) {
 		}
 	}
 	r.images.edit(func(img *kraft.Image) { delete(img.Brokers, 9003) })
+	n := len(r.ctl.taken())
 	r.images.part(func(p *kraft.Partition) { p.ISR = nextDoor })
-	r.until("gone for good", func(s Status) bool { return !slices.Contains(s.ISR, 9003) })
+	r.until("gone for good", func(s Status) bool { return len(r.ctl.taken()) > n && !slices.Contains(s.ISR, 9003) })
+}
+
+func TestTruncatedWithAGuestInTheISR(t *testing.T) {
+	r := newRig(t, 1)
+	r.withNextDoor(nextDoor...)
+	r.become(RoleTruncate)
+	for _, f := range r.three() {
+		f.once()
+	}
+	if s := r.status(); !s.Truncated {
+		t.Errorf("waits for a log that is nowhere: %+v", s)
+	}
 }
 
 func TestFetchOfAGuest(t *testing.T) {

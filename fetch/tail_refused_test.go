@@ -102,7 +102,7 @@ func TestTailNeedsANewerLeaderEpoch(t *testing.T) {
 func TestTailAssignedInAnothersPlaceBeforeAnythingWasGiven(t *testing.T) {
 	r := newRig(t, 1)
 	fs := r.mirrored()
-	r.assignTail(3, 50, tailOf(50, 4))
+	r.assignTail(3, 50, &replica.Tail{Batches: batch(50, 1, 0, 77), End: 51})
 	p := r.l.part(r.id())
 	p.mu.Lock()
 	p.readTail(&asked{offset: 50}, p.followers[1], 0, false, &answer{}, nil) // no room for it in an answer
