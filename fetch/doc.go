@@ -9,6 +9,9 @@
 // logs are not a part of it are told where to truncate. Until every in-sync replica has been seen in the leader epoch
 // nobody is told a high watermark (isr.go), since followers take whatever they are told.
 //
+// A pause or stop freezes the log where its longest in-sync replica ends and brings the others there (drain.go); a stop then
+// ends it with batches of our own (tail.go).
+//
 // The source's metadata is followed by one goroutine per mirror (mirror.go). The destination's metadata image decides what
 // is led, under which epochs and ISRs; assignments decide what it is (leader.go, partition.go).
 package fetch

@@ -82,7 +82,8 @@ type Status struct {
 	LeaderEpoch int32
 	// RollCall: every ISR member has fetched in this leader epoch or left the ISR; before that nothing is served.
 	RollCall bool
-	// LogStart, LogEnd and HighWatermark are those of our log as leader. HighWatermark never goes back.
+	// LogStart, LogEnd and HighWatermark are those of our log as leader. HighWatermark never goes back, but to where a source
+	// diverged, and to the begin of a tail that has to be written anew.
 	LogStart, LogEnd, HighWatermark int64
 	// SourceStart, SourceEnd (high watermark) and SourceEpoch (leader epoch, from metadata) are the source's.
 	SourceStart, SourceEnd int64
