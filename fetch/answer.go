@@ -42,6 +42,11 @@ func (p *partition) answered(
 	if c == nil {
 		return 0, false
 	}
+	if first := c.marks[0].base; first < t.offset && t.offset > s.start {
+		// Logs end where batches end, and the source had one that ended here.
+		p.setBack(t.offset, first)
+		return 0, false
+	}
 	c.own(r, p.l.memory.Load() > p.l.cfg.MemoryBytes/2)
 	n = len(c.data)
 	s.fetched += int64(n)

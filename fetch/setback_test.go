@@ -60,3 +60,17 @@ func TestSourceSetBackUnderItsOwnEpoch(t *testing.T) {
 		t.Errorf("still failed: %v", s.Err)
 	}
 }
+
+func TestSourceSetBackAndAheadAgain(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() { g.lead(1, 3); g.add(batch(0, 10, 3, 50)); g.add(batch(10, 10, 3, 50)) })
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(20, fs...)
+	r.stop()
+	r.src.do(func() { g.truncate(10); g.add(batch(10, 15, 3, 70)) }) // a batch from 10 to 24: a follower at 20 can't take it
+	r.restart()
+	r.mirror(1)
+	r.keeps(20, fs...)
+}

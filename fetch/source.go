@@ -64,14 +64,16 @@ var (
 
 // rolledBackError says that the source lost records without an election that would tell: it was restored from a copy of its disks, or
 // they lost what they had. Under the same leader epoch it may have other records by now, which nobody could tell from those that were
-// mirrored.
+// mirrored once they are as many.
 type rolledBackError struct {
-	epoch    int32
+	epoch int32
+	// had is where the log that was mirrored ends, has up to where the source can have the same.
 	had, has int64
 }
 
 func (e *rolledBackError) Error() string {
-	return fmt.Sprintf("source ends at offset %d, and once had records up to %d under the same leader epoch %d: it was set back", e.has, e.had, e.epoch)
+	return fmt.Sprintf("source once had records up to offset %d that it no longer has, or others from %d on, under the same leader epoch %d: "+
+		"it was set back", e.had, e.has, e.epoch)
 }
 
 // Hint says what to do.
@@ -228,7 +230,7 @@ func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Tim
 	}
 }
 
-// setBack fails a partition whose source has less of its present epoch than followers have.
+// setBack fails a partition whose source has less of its present epoch than followers have, or something else.
 func (p *partition) setBack(had, has int64) {
 	p.src.rolledBack = true
 	p.failForGood(&rolledBackError{epoch: p.src.epoch, had: had, has: has})

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -143,31 +142,28 @@ func createOn(t *testing.T, c *testkafka.Cluster, topic string, replicas []int32
 	}
 }
 
-// setBack: the source is restored from a copy of its disks and goes on under the epoch that it had been at, with other records
-// than it had then. Where it has less than was copied, that shows, and the partition is FAILED; where it has more, verify tells.
+// setBack: the source is restored from a copy of its disks and goes on under the epoch that it had been at, with other records than
+// it had then. Where it has less than was copied, or a batch that does not fit it, the partition is FAILED and nothing of it is cut;
+// where it has as much by now, in batches that fit, only verify can tell.
 func (b *bed) setBack(t *testing.T) {
-	const less, more = "set-back-less", "set-back-more"
-	for _, topic := range []string{less, more} {
+	const less, across, more = "set-back-less", "set-back-across", "set-back-more"
+	topics := []string{less, across, more}
+	for _, topic := range topics {
 		b.mirror(t, topic, 1, func() { writable(t, b.src, topic, numbered(50, "before the copy")...) })
 	}
-	n := b.src.Node(1)
-	if err := n.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	saved := t.TempDir()
+	n, saved := b.src.Node(1), t.TempDir()
+	stopBroker(t, b.src, 1)
 	if err := os.CopyFS(saved, os.DirFS(n.LogDir())); err != nil {
 		t.Fatal(err)
 	}
 	startBroker(t, b.src, 1)
 	epoch := map[string]int32{}
-	for _, topic := range []string{less, more} {
+	for _, topic := range topics {
 		writable(t, b.src, topic, numbered(40, "lost with the disks")...)
 		b.s.healed(b.src, time.Minute, topic, 3)
 		epoch[topic] = epochOf(t, b.src, topic)
 	}
-	if err := n.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	stopBroker(t, b.src, 1)
 	if err := os.RemoveAll(n.LogDir()); err != nil {
 		t.Fatal(err)
 	}
@@ -177,25 +173,35 @@ func (b *bed) setBack(t *testing.T) {
 	// kmirror is down until the source has written, else what it sees is a matter of luck.
 	b.s.kill()
 	startBroker(t, b.src, 1)
-	for topic, many := range map[string]int{less: 10, more: 60} {
-		writable(t, b.src, topic, numbered(many, "after the copy")...)
+	for topic, many := range map[string][]int{less: {10}, across: {60}, more: {40, 20}} { // in batches of
+		for _, n := range many {
+			writable(t, b.src, topic, numbered(n, "after the copy")...)
+		}
 		if now := epochOf(t, b.src, topic); now != epoch[topic] {
 			t.Fatalf("%s is at epoch %d, it was at %d: this shows nothing", topic, now, epoch[topic])
 		}
 	}
 	b.s.start()
-	parts := b.s.get(time.Minute, "FAILED", less)
-	t.Logf("FAILED: %s; %s", *parts[0].Error, *parts[0].Hint)
-	for _, id := range b.dst.Brokers() {
-		if v, err := viewOf(t, b.dst.Node(id), less, 0); err != nil || v.end != 90 {
-			t.Errorf("broker %d ends at %d, want 90: what was copied is the only copy (%v)", id, v.end, err)
+	for _, topic := range []string{less, across} {
+		parts := b.s.get(time.Minute, "FAILED", topic)
+		t.Logf("FAILED: %s; %s", *parts[0].Error, *parts[0].Hint)
+		for _, id := range b.dst.Brokers() {
+			if v, err := viewOf(t, b.dst.Node(id), topic, 0); err != nil || v.end != 90 {
+				t.Errorf("%s on broker %d ends at %d, want 90: what was copied is the only copy (%v)", topic, id, v.end, err)
+			}
 		}
 	}
 	b.s.caughtUp(b.src, 3, time.Minute, more)
-	for _, topic := range []string{less, more} {
+	for _, topic := range topics {
 		if out, errs, code := b.s.run("verify", "--mirror", "m", "--topics", topic); code != 6 || !strings.Contains(out, "offset 50") {
 			t.Errorf("verify of %s: exit %d, want 6 and a difference at offset 50:\n%s%s", topic, code, out, errs)
 		}
 	}
-	b.s.must("failover", "--mirror", "m", "--topics", fmt.Sprintf("%s,%s", less, more))
+	t.Logf("what was FAILED failed over in %s", b.s.verb("failover", strings.Join(topics, ",")))
+	for _, topic := range []string{less, across} {
+		if got := valuesIn(t, b.dst, topic, 0, kgo.ReadUncommitted()); !slices.Equal(got[50:], numbered(40, "lost with the disks")) {
+			t.Errorf("%s: after the failover the destination has %q", topic, got)
+		}
+	}
+	b.stopped = append(b.stopped, topics...)
 }

@@ -284,7 +284,8 @@ func (b *bed) orphans(t *testing.T) {
 func writeUntilKilled(t *testing.T, c *testkafka.Cluster, topic string, first int) func() int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	cl := client(t, c, kgo.RecordDeliveryTimeout(5*time.Second), kgo.ProducerLinger(0))
+	// What an idempotent producer has sent, it waits for without end.
+	cl := client(t, c, kgo.RecordDeliveryTimeout(5*time.Second), kgo.ProducerLinger(0), kgo.DisableIdempotentWrite())
 	var wg sync.WaitGroup
 	n, begun := 0, make(chan struct{})
 	wg.Go(func() {
