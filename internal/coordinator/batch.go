@@ -82,7 +82,7 @@ type sender struct {
 	mu      sync.Mutex
 	closed  bool
 	topicID [16]byte
-	leaders map[int32]int32 // by partition
+	leaders map[int32]int32  // by partition
 	queues  map[int32]*queue // by leader
 
 	refresh sync.Mutex

@@ -101,7 +101,7 @@ func newCluster(s *Store, client *kgo.Client, life context.Context) *cluster {
 	c := &cluster{
 		self: s.cfg.Self, group: groupPrefix + s.cfg.Topic, topic: s.cfg.Topic, n: s.partitions, log: s.log, table: s.table,
 		live: s.cfg.Liveness, peer: s.cfg.Peer, client: client, sender: newSender(life, client, s.cfg.Topic, s.log),
-		touch: s.table.touch,
+		touch:   s.table.touch,
 		changed: make(chan struct{}), claims: make([]claim, s.partitions), read: make([]int64, s.partitions),
 		spared: map[string]time.Time{}, vanish: s.cfg.vanish, closed: s.closed,
 	}

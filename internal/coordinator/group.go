@@ -30,6 +30,8 @@ const (
 	// joinLimit bounds one attempt to join; a new group waits for more members first (group.initial.rebalance.delay.ms, 3 s).
 	joinLimit  = 30 * time.Second
 	leaveLimit = 2 * time.Second
+	// deniedEvery is the pause between attempts that only an operator can make succeed.
+	deniedEvery = 30 * time.Second
 )
 
 // memberJSON is what a member tells the others, as the user data of its subscription and of assignments. Members read it from
@@ -70,7 +72,7 @@ func (c *cluster) membership(ctx context.Context) error {
 		case errors.As(err, &k) && !k.Retriable:
 			c.log.Warn("can't join the group of kmirror processes", "group", c.group, "err", err)
 			c.missed()
-			back = max(back, retryMost/2)
+			back = deniedEvery
 		default:
 			c.log.Debug("the group does not answer as needed, trying again", "group", c.group, "err", err)
 			c.missed()
