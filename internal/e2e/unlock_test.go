@@ -59,29 +59,23 @@ type wayOut struct {
 	ends map[tp]int64
 }
 
-// The topics: orders and stock have an open transaction, alone has one replica, on broker 3, taken was there before kmirror.
-var wayOutTopics = []string{"orders", "stock", "alone", "taken"}
+// The topics: orders and stock have an open transaction; alone has one replica, on broker 3, single and lone on broker 1; taken was
+// there before kmirror, too.
+var wayOutTopics = []string{"orders", "stock", "alone", "single", "lone", "taken"}
 
 func newWayOut(t *testing.T) *wayOut {
 	t.Helper()
 	w := &wayOut{src: testkafka.Start(t, testkafka.Options{Name: "src"}), dst: testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})}
 	elrOn(t, w.dst)
 	createTopic(t, w.dst, "taken", 1, map[string]string{"min.insync.replicas": "1"})
-	one := client(t, w.dst)
-	cut, err := kadm.NewClient(one).CreateTopic(timeout(t, 20*time.Second), 1, 1, nil, "alone")
-	if err != nil || cut.Err != nil {
-		t.Fatal(err, cut.Err)
-	}
-	var req kadm.AlterPartitionAssignmentsReq
-	req.Assign("alone", 0, []int32{3})
-	if _, err := kadm.NewClient(one).AlterPartitionAssignments(timeout(t, 20*time.Second), req); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 20*time.Second, "alone on broker 3", func() error { return replicasAre(t, w.dst, "alone", 3) })
+	createTopicOn(t, w.dst, "alone", 3)
+	createTopicOn(t, w.dst, "single", 1)
+	createTopicOn(t, w.dst, "lone", 1)
 	createTopic(t, w.src, "orders", 2, map[string]string{"max.message.bytes": "2000000"})
 	createTopic(t, w.src, "stock", 2, nil)
-	createTopic(t, w.src, "alone", 1, nil)
-	createTopic(t, w.src, "taken", 1, nil)
+	for _, name := range []string{"alone", "single", "lone", "taken"} {
+		createTopic(t, w.src, name, 1, nil)
+	}
 	for _, name := range wayOutTopics {
 		produce(t, client(t, w.src), name, 1, 200, 100)
 	}
@@ -91,9 +85,25 @@ func newWayOut(t *testing.T) *wayOut {
 	w.s = newShim(t, w.dst, "")
 	w.s.create(w.src)
 	w.s.mirror(wayOutTopics...)
-	w.s.caughtUp(w.src, 1, time.Minute, "alone")
+	w.s.caughtUp(w.src, 1, time.Minute, "alone", "single", "lone")
 	w.s.caughtUp(w.src, 3, time.Minute, "orders", "stock", "taken")
 	return w
+}
+
+// createTopicOn makes a topic with one replica on a broker.
+func createTopicOn(t *testing.T, c *testkafka.Cluster, topic string, broker int32) {
+	t.Helper()
+	adm := kadm.NewClient(client(t, c))
+	made, err := adm.CreateTopic(timeout(t, 20*time.Second), 1, 1, nil, topic)
+	if err != nil || made.Err != nil {
+		t.Fatal(err, made.Err)
+	}
+	var req kadm.AlterPartitionAssignmentsReq
+	req.Assign(topic, 0, []int32{broker})
+	if _, err := adm.AlterPartitionAssignments(timeout(t, 20*time.Second), req); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, topic+" in its place", func() error { return replicasAre(t, c, topic, broker) })
 }
 
 // replicasAre wants every partition of a topic on exactly these brokers, all in sync, led by one of them.
@@ -263,6 +273,12 @@ func (w *wayOut) brokerDown(t *testing.T) {
 		t.Errorf("last stable offset %d, end %d: where is the open transaction?", stable, end)
 	}
 	w.unlock(t, 3, "--topics", "orders") // again: nothing breaks, and it still says what is missing
+	w.unlock(t, 0, "--topics", "single")
+	if err := replicasAre(t, w.dst, "single", 1); err != nil {
+		t.Error(err)
+	}
+	w.trueConfigs(t, "single", "", "")
+	w.writable(t, "single")
 }
 
 func (w *wayOut) brokerBack(t *testing.T) {
@@ -320,7 +336,7 @@ func (w *wayOut) comeBack(t *testing.T) {
 	w.s.start()
 	eventually(t, time.Minute, "all FAILED with a hint", func() error {
 		parts, err := w.s.describe()
-		if err == nil && len(parts) != 6 {
+		if err == nil && len(parts) != 8 {
 			err = fmt.Errorf("%d partitions", len(parts))
 		}
 		for _, p := range parts {
@@ -372,7 +388,7 @@ func (w *wayOut) goodbye(t *testing.T, stock *tools) {
 		return nil
 	})
 	stock.run(t, "12")
-	if err := w.dst.Node(3).Kill(); err != nil {
+	if err := w.dst.Node(3).Kill(); err != nil { // an unclean registration of a real broker
 		t.Fatal(err)
 	}
 	startBroker(t, w.dst, 3)
@@ -400,6 +416,19 @@ func (w *wayOut) stockTools(t *testing.T, x *tools) {
 		t.Error(err)
 	}
 	w.writable(t, "stock")
+
+	x.topic = "lone"
+	for _, step := range []string{"1", "4", "5", "6", "7"} {
+		x.run(t, step)
+	}
+	if text := x.run(t, "7a"); strings.TrimSpace(text) != "" {
+		t.Fatalf("step 7a prints %q", text)
+	}
+	x.run(t, "8")
+	x.run(t, "9")
+	w.trueConfigs(t, "lone", "", "")
+	eventually(t, 20*time.Second, "lone on its broker alone", func() error { return replicasAre(t, w.dst, "lone", 1) })
+	w.writable(t, "lone")
 }
 
 // stockToolsEnd does the rest once the broker is back.
