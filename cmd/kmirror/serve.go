@@ -15,6 +15,7 @@ import (
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
 	"kmirror/internal/mirror"
+	"kmirror/internal/peers"
 	"kmirror/internal/verify"
 	"kmirror/protocol/kraft"
 	"kmirror/proxy"
@@ -71,6 +72,9 @@ type process struct {
 	proxy    *proxy.Server
 	admin    *admin.Server
 	verifier *verify.Verifier
+	self     coordinator.Member
+	asker    *admin.Peers
+	peers    *peers.Peers
 	http     *httpServer // nil where the configuration has none
 	metrics  *metrics
 }
@@ -92,6 +96,9 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	}()
 	p.metrics = newMetrics(version, cfg.Metrics.PerPartition)
 	if err := p.dataSide(legs); err != nil {
+		return nil, err
+	}
+	if err := p.peerSide(); err != nil {
 		return nil, err
 	}
 	if err := p.operatorSide(legs); err != nil {
@@ -116,6 +123,7 @@ func (p *process) dataSide(legs legs) (err error) {
 		ClientOpts: legs.client, ControllerOpts: legs.controller, ReplicationOpts: legs.replication,
 		InterBrokerListener: cfg.Destination.InterBrokerListener, Log: log, OnEvicted: cfg.OnEvicted, ShutdownTimeout: cfg.ShutdownTimeout,
 		Check: func(img *kraft.Image) error { return missingListeners(cfg, img) }, Observer: p.metrics,
+		LiftPeers: p.liftPeers,
 	}); err != nil {
 		return usageError(err.Error(), "correct the configuration")
 	}
@@ -129,7 +137,8 @@ func (p *process) dataSide(legs legs) (err error) {
 // operatorSide makes what remembers and directs.
 func (p *process) operatorSide(legs legs) (err error) {
 	cfg, log := p.cfg, p.log
-	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Guest, Log: log}); err != nil {
+	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Guest, Self: p.self, Peer: p.asker, Liveness: p.peers,
+		Log: log}); err != nil {
 		return err
 	}
 	if p.verifier, err = verify.New(verify.Config{
@@ -140,7 +149,8 @@ func (p *process) operatorSide(legs legs) (err error) {
 	p.manager, err = mirror.New(mirror.Config{
 		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
 		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
-		OnForeign: p.metrics.ForeignReassignment, Fault: faultFromEnv(),
+		OnForeign: p.metrics.ForeignReassignment, Fault: faultFromEnv(), Processes: p.processes, ProcessesChanged: p.peers.Changed,
+		Coordinates: p.coordinates,
 	})
 	return err
 }
@@ -158,7 +168,8 @@ func (p *process) listeners() (err error) {
 	}); err != nil {
 		return err
 	}
-	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.manager, Log: p.log})
+	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.service(), States: p.store, Pong: p.pong, Log: p.log,
+		Uncordon: func(ctx context.Context) error { return p.broker.Uncordon(ctx, uncordonFor) }})
 	return err
 }
 
@@ -179,13 +190,14 @@ func (p *process) ready() error {
 // after a retirement the node ids are unregistered, while followers and clients are still served; then everything stops.
 func (p *process) run(ctx context.Context) error {
 	defer p.sockets.close()
+	defer p.asker.Close()
 	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
 	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	back, outer := errgroup.WithContext(outer) // goes on until leadership is gone
 	front := newDeparture(ctx)
 	defer front.end()
-	behind := map[string]func(context.Context) error{"data path": p.leader.Run, "listeners": p.proxy.Run, "state": p.store.Run}
+	behind := map[string]func(context.Context) error{"data path": p.leader.Run, "listeners": p.proxy.Run, "state": p.store.Run, "peers": p.peers.Run}
 	if p.http != nil {
 		behind["http"] = p.http.Run
 	}

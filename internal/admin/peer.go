@@ -18,6 +18,8 @@ import (
 const (
 	// VerbPing asks for a peers.Pong.
 	VerbPing = "ping"
+	// VerbUncordon asks a process to lift the cordon of its node ids for a while, because a replica list is to name them.
+	VerbUncordon = "uncordon"
 	// VerbWriteRecords has the owner of records of __mirror_state store them; only definitions, topics and removals come this way.
 	VerbWriteRecords = "write_records"
 )
@@ -236,6 +238,9 @@ func (s *Server) betweenProcesses(ctx context.Context, verb string, payload []by
 			out = append(out, j)
 		}
 		answer, err = json.Marshal(out)
+	case verb == VerbUncordon && s.cfg.Uncordon != nil:
+		err = s.cfg.Uncordon(ctx)
+		answer = []byte("{}")
 	default:
 		return nil, false, nil
 	}
@@ -249,6 +254,7 @@ type Peers struct {
 	mu      sync.Mutex
 	clients map[string]*Client // for states
 	pings   map[string]*Client // apart, since calls share a connection in turn
+	lifts   map[string]*Client
 }
 
 var (
@@ -259,14 +265,14 @@ var (
 // NewPeers makes Peers with the TLS of c; its addresses are not used.
 func NewPeers(c ClientConfig) *Peers {
 	c.ClientID = PeerClientID
-	return &Peers{cfg: c, clients: map[string]*Client{}, pings: map[string]*Client{}}
+	return &Peers{cfg: c, clients: map[string]*Client{}, pings: map[string]*Client{}, lifts: map[string]*Client{}}
 }
 
 // Close closes all connections.
 func (p *Peers) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, set := range []map[string]*Client{p.clients, p.pings} {
+	for _, set := range []map[string]*Client{p.clients, p.pings, p.lifts} {
 		for _, c := range set {
 			c.Close()
 		}
@@ -324,6 +330,16 @@ func (p *Peers) Ping(ctx context.Context, address string) (peers.Pong, error) {
 		}
 		fresh = true // the old connection broke: is there still somebody?
 	}
+}
+
+// Uncordon asks the process at an address to lift the cordon of its node ids for a while.
+func (p *Peers) Uncordon(ctx context.Context, address string) error {
+	c, err := p.client(p.lifts, address)
+	if err != nil {
+		return err
+	}
+	_, err = c.Call(ctx, VerbUncordon, []byte("{}"))
+	return err
 }
 
 // WriteStates implements coordinator.Peer.

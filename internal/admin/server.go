@@ -33,7 +33,9 @@ type Config struct {
 	// States and Pong are for other processes: what they ask the owner of states, and what they learn from a ping. nil: not served.
 	States StateOwner
 	Pong   func() peers.Pong
-	Log    *slog.Logger
+	// Uncordon lifts the cordon of this process's node ids for a while. nil: not served.
+	Uncordon func(ctx context.Context) error
+	Log      *slog.Logger
 	// DrainTimeout is how long requests in flight may go on after Run's context ended (0: 10 s).
 	DrainTimeout time.Duration
 }

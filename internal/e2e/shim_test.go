@@ -59,12 +59,20 @@ type shim struct {
 // newShim writes the configuration of a process with node ids 9001 and 9002 and starts it. extra is YAML to append.
 func newShim(tb testing.TB, dst *testkafka.Cluster, extra string) *shim {
 	tb.Helper()
+	s := makeShim(tb, dst, 9001, extra)
+	s.start()
+	return s
+}
+
+// makeShim writes the configuration of a process whose node ids are first and the one after.
+func makeShim(tb testing.TB, dst *testkafka.Cluster, first int32, extra string) *shim {
+	tb.Helper()
 	s := &shim{tb: tb, dst: dst, dir: tb.TempDir()}
 	client, repl := portPair(tb), portPair(tb)
 	s.admin, s.http = fmt.Sprintf("127.0.0.1:%d", freePort(tb)), fmt.Sprintf("127.0.0.1:%d", freePort(tb))
 	s.client, s.repl = fmt.Sprintf("127.0.0.1:%d", client), fmt.Sprintf("127.0.0.1:%d", repl)
 	s.config, s.log = filepath.Join(s.dir, "kmirror.yaml"), filepath.Join(s.dir, "kmirror.log")
-	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
+	yaml := fmt.Sprintf(`node_ids: [%d, %d]
 admin: %s
 http: %s
 destination:
@@ -76,7 +84,7 @@ listeners:
   - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
 log: {format: text, level: info}
 %s
-`, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), client, client, repl, repl, extra)
+`, first, first+1, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), client, client, repl, repl, extra)
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -87,7 +95,6 @@ log: {format: text, level: info}
 			tb.Logf("kmirror's log, last part:\n%s", out[max(0, len(out)-20000):])
 		}
 	})
-	s.start()
 	return s
 }
 

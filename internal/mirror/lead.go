@@ -348,7 +348,7 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		return
 	}
 	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
-	if m.cfg.Destination.Ready() == nil && (p.led && !led || p.ours && !ours) {
+	if m.cfg.Destination.Ready() == nil && (p.led && !led && !m.guest(ip.Leader) || p.ours && !ours) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
 			"leader", ip.Leader, "replicas", ip.Replicas)
 		m.cfg.OnForeign()

@@ -53,6 +53,11 @@ type Config struct {
 	Fault func(point string)
 	// Processes are the kmirror processes of the destination that are alive. nil: there is none but this one.
 	Processes func() []Process
+	// ProcessesChanged returns a channel that is closed when Processes may answer otherwise. Optional.
+	ProcessesChanged func() <-chan struct{}
+	// Coordinates reports whether this process is the metadata coordinator of a mirror: only it changes records of topics by itself.
+	// nil: it is that of all.
+	Coordinates func(mirror string) bool
 	// Verify answers the private verb of that name, nil where there is none.
 	Verify func(ctx context.Context, payload []byte) ([]byte, error)
 }
@@ -83,7 +88,12 @@ type Manager struct {
 	retireOnce sync.Once
 	leaving    atomic.Bool
 	sight      sight
-	standing   atomic.Pointer[standing]
+	// known is what was known of processes last, and since when. It belongs to the loop.
+	known struct {
+		procs []Process
+		since time.Time
+	}
+	standing atomic.Pointer[standing]
 }
 
 // part is what the manager holds of one partition. It belongs to the loop; Describe reads it under Manager.mu.
@@ -193,6 +203,10 @@ func (m *Manager) loop(ctx context.Context) {
 	defer t.Stop()
 	for {
 		image, state, data := m.cfg.Destination.Changed(), m.cfg.Store.Changed(), m.cfg.Data.Changed()
+		var processes <-chan struct{}
+		if m.cfg.ProcessesChanged != nil {
+			processes = m.cfg.ProcessesChanged()
+		}
 		m.reconcile(ctx)
 		t.Reset(tick)
 		select {
@@ -201,6 +215,7 @@ func (m *Manager) loop(ctx context.Context) {
 		case <-image:
 		case <-state:
 		case <-data:
+		case <-processes:
 		case <-m.kick:
 		case <-t.C:
 		}

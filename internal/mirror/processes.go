@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"slices"
+	"time"
 
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -20,7 +21,13 @@ type Process struct {
 	Blind []string
 	// Leaving processes are given nothing any more.
 	Leaving bool
+	// Starting processes answer, and are given nothing yet.
+	Starting bool
 }
+
+// settleFor is for how long what is known of processes must not have changed before a partition is taken from one that lives: the others
+// have come to know the same by then, and take nothing back.
+const settleFor = 3 * time.Second
 
 // alone is what there is without others.
 func (m *Manager) alone() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}} }
@@ -39,20 +46,19 @@ func choose(procs []Process, mirror string, id protocol.PartitionID) choice {
 	var c choice
 	ranked := slices.Clone(procs)
 	blind := func(p Process) int {
-		n := 0
-		if slices.Contains(p.Blind, mirror) {
-			n = 1
+		switch {
+		case p.Leaving || p.Starting:
+			return 2
+		case slices.Contains(p.Blind, mirror):
+			return 1
 		}
-		if p.Leaving {
-			n = 2
-		}
-		return n
+		return 0
 	}
 	slices.SortFunc(ranked, func(a, b Process) int {
 		return cmp.Or(cmp.Compare(blind(a), blind(b)), cmp.Compare(weight(b, id), weight(a, id)), cmp.Compare(a.NodeIDs[0], b.NodeIDs[0]))
 	})
 	c.lead = ranked[0]
-	if len(ranked) > 1 && !ranked[1].Leaving {
+	if len(ranked) > 1 && blind(ranked[1]) < 2 {
 		c.standby, c.two = ranked[1], true
 	}
 	return c
@@ -95,10 +101,21 @@ func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, i
 	if !led {
 		return true
 	}
-	if s, ok := m.cfg.Store.State(id); ok && movable(s.State) {
+	if s, ok := m.cfg.Store.State(id); ok && movable(s.State) && r.settled {
 		r.lead = append(r.lead, id)
 	}
 	return false
+}
+
+// settled reports whether what is known of processes has been the same for a while, and this one is well. Called by the loop only.
+func (m *Manager) settled(procs []Process, now time.Time) bool {
+	same := slices.EqualFunc(procs, m.known.procs, func(a, b Process) bool {
+		return slices.Equal(a.NodeIDs, b.NodeIDs) && slices.Equal(a.Blind, b.Blind) && a.Leaving == b.Leaving && a.Starting == b.Starting
+	})
+	if !same {
+		m.known.procs, m.known.since = procs, now
+	}
+	return now.Sub(m.known.since) >= settleFor && m.cfg.Destination.Ready() == nil
 }
 
 // movable reports whether a partition in a state may go from one live process to another. Those that prepare or stop are finished
@@ -124,6 +141,7 @@ func (m *Manager) processes() []Process {
 			procs[i].Leaving, procs[i].Blind = m.leaving.Load(), m.Blind()
 		}
 	}
+	slices.SortFunc(procs, func(a, b Process) int { return cmp.Compare(a.NodeIDs[0], b.NodeIDs[0]) })
 	return procs
 }
 
@@ -151,7 +169,7 @@ func (m *Manager) standby(id protocol.PartitionID) (int32, bool) {
 	}
 	c := choose(s.procs, s.mirrors[id.Topic], id)
 	switch {
-	case !c.lead.Self && !c.lead.Leaving:
+	case !c.lead.Self && !c.lead.Leaving && !c.lead.Starting:
 		return c.lead.NodeIDs[0], true // it is about to take over
 	case c.two && !c.standby.Self:
 		return c.standby.NodeIDs[0], true

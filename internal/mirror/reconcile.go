@@ -17,6 +17,7 @@ import (
 type round struct {
 	img      *kraft.Image
 	procs    []Process
+	settled  bool // what is known of processes has not changed lately
 	statuses map[protocol.PartitionID]replica.Status
 	now      time.Time
 
@@ -52,6 +53,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	}
 	m.syncMirrors()
 	r.procs = m.processes()
+	r.settled = m.settled(r.procs, r.now)
 	topics := m.cfg.Store.Topics()
 	stand := &standing{procs: r.procs, mirrors: map[protocol.UUID]string{}}
 	for _, t := range topics {
@@ -129,7 +131,8 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 	} else {
 		delete(m.rests, t.TopicID)
 	}
-	if (t.Regrow || t.Drain) && r.topic.stopped && !r.topic.short {
+	mine := m.cfg.Coordinates == nil || m.cfg.Coordinates(t.Mirror)
+	if mine && (t.Regrow || t.Drain) && r.topic.stopped && !r.topic.short {
 		t.Regrow, t.Drain = false, false
 		r.noted[t.TopicID] = t
 	}

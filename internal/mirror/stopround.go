@@ -93,6 +93,9 @@ func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
 		s, ok := m.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: n})
 		stopped := ok && s.State == statemachine.Stopped
 		f.stopped = f.stopped && stopped
+		if ip := r.img.Partition(protocol.PartitionID{Topic: t.TopicID, Partition: n}); ip != nil && len(m.real(ip.Replicas)) < int(t.Replicas) {
+			f.short = true
+		}
 		f.tailed = f.tailed && (stopped || ok && s.State == statemachine.Stopping && s.Stop == statemachine.StopTailed)
 	}
 	return f
@@ -107,7 +110,6 @@ func (m *Manager) tendStopped(r *round, p *part, ip *kraft.Partition) {
 	if !p.topic.Regrow || len(m.real(ip.Replicas)) >= int(p.topic.Replicas) {
 		return
 	}
-	r.topic.short = true
 	if len(ip.Adding)+len(ip.Removing) == 0 && len(m.missing(r.img, p, ip)) > 0 {
 		r.grown = append(r.grown, p.id)
 	}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/internal/mirror"
+	"kmirror/internal/peers"
+	"kmirror/protocol"
+)
+
+// uncordonFor is how long node ids stay open for placement when another process is about to name them.
+const uncordonFor = 5 * time.Second
+
+// peerSide makes what this process knows of others, and asks them by.
+func (p *process) peerSide() (err error) {
+	p.self = coordinator.Member{ProcessID: processID(), Admin: p.cfg.Admin.address(), NodeIDs: p.cfg.NodeIDs, Self: true}
+	p.asker = admin.NewPeers(admin.ClientConfig{})
+	p.peers, err = peers.New(peers.Config{Pinger: p.asker, Log: p.log})
+	return err
+}
+
+// processID names this run of the process.
+func processID() string {
+	var id protocol.UUID
+	rand.Read(id[:]) // never fails
+	return id.String()
+}
+
+// pong is what others learn of this process.
+func (p *process) pong() peers.Pong {
+	return peers.Pong{ProcessID: p.self.ProcessID, NodeIDs: p.self.NodeIDs, Unreachable: p.manager.Blind(), Leaving: p.manager.Leaving(),
+		Ready: p.ready() == nil}
+}
+
+// others returns the other processes that answer.
+func (p *process) others() []coordinator.Member {
+	return slices.DeleteFunc(p.store.Members(), func(m coordinator.Member) bool {
+		// An earlier run of this very process may still be a member.
+		return m.Self || len(m.NodeIDs) == 0 || slices.Contains(p.self.NodeIDs, m.NodeIDs[0]) || !p.peers.Alive(m)
+	})
+}
+
+// processes are this one and others that answer.
+func (p *process) processes() []mirror.Process {
+	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true}}
+	for _, m := range p.others() {
+		if pong, ok := p.peers.Answer(m); ok {
+			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready})
+		}
+	}
+	return out
+}
+
+// liftPeers has other processes lift the cordon of their node ids. Ids of a process that is gone are left to the controller's refusal.
+func (p *process) liftPeers(ctx context.Context, ids []int32) error {
+	for _, m := range p.others() {
+		if slices.ContainsFunc(ids, func(id int32) bool { return slices.Contains(m.NodeIDs, id) }) {
+			if err := p.asker.Uncordon(ctx, m.Admin); err != nil {
+				return fmt.Errorf("process at %s: %w", m.Admin, err)
+			}
+		}
+	}
+	return nil
+}
+
+// coordinates reports whether this process is the metadata coordinator of a mirror.
+func (p *process) coordinates(name string) bool {
+	m, ok := p.store.MetadataOwner(name)
+	return ok && m.Self
+}
+
+// service answers operators for all processes.
+func (p *process) service() admin.Service {
+	at := func(m coordinator.Member) admin.Process {
+		return admin.Process{Address: m.Admin, NodeIDs: m.NodeIDs, Self: m.Self}
+	}
+	return &admin.Forward{
+		Service: p.manager,
+		Processes: func() []admin.Process {
+			out := []admin.Process{at(p.self)}
+			for _, m := range p.others() {
+				out = append(out, at(m))
+			}
+			return out
+		},
+		Owner: func(name string) (admin.Process, bool) {
+			m, ok := p.store.MetadataOwner(name)
+			return at(m), ok && (m.Self || p.peers.Alive(m))
+		},
+		Dial: func(address string) (admin.Service, func(), error) {
+			c, err := admin.NewClient(admin.ClientConfig{Addresses: []string{address}, ClientID: admin.PeerClientID})
+			if err != nil {
+				return nil, nil, err
+			}
+			return c, c.Close, nil
+		},
+	}
+}
