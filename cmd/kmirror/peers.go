@@ -38,20 +38,27 @@ func (p *process) pong() peers.Pong {
 		Ready: p.ready() == nil}
 }
 
-// others returns the other processes that answer.
+// others returns the other processes, dead ones among them until their session in the group ends.
 func (p *process) others() []coordinator.Member {
-	return slices.DeleteFunc(p.store.Members(), func(m coordinator.Member) bool {
+	return slices.DeleteFunc(slices.Clone(p.store.Members()), func(m coordinator.Member) bool {
 		// An earlier run of this very process may still be a member.
-		return m.Self || len(m.NodeIDs) == 0 || slices.Contains(p.self.NodeIDs, m.NodeIDs[0]) || !p.peers.Alive(m)
+		return m.Self || len(m.NodeIDs) == 0 || slices.Contains(p.self.NodeIDs, m.NodeIDs[0])
 	})
 }
 
-// processes are this one and others that answer.
+// alive returns the other processes that answer.
+func (p *process) alive() []coordinator.Member {
+	return slices.DeleteFunc(p.others(), func(m coordinator.Member) bool { return !p.peers.Alive(m) })
+}
+
+// processes are this one and those of the others of which something is known.
 func (p *process) processes() []mirror.Process {
 	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true}}
 	for _, m := range p.others() {
 		if pong, ok := p.peers.Answer(m); ok {
 			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready})
+		} else if !p.peers.Alive(m) {
+			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Dead: true})
 		}
 	}
 	return out
@@ -59,7 +66,7 @@ func (p *process) processes() []mirror.Process {
 
 // liftPeers has other processes lift the cordon of their node ids. Ids of a process that is gone are left to the controller's refusal.
 func (p *process) liftPeers(ctx context.Context, ids []int32) error {
-	for _, m := range p.others() {
+	for _, m := range p.alive() {
 		if slices.ContainsFunc(ids, func(id int32) bool { return slices.Contains(m.NodeIDs, id) }) {
 			if err := p.asker.Uncordon(ctx, m.Admin); err != nil {
 				return fmt.Errorf("process at %s: %w", m.Admin, err)
@@ -84,7 +91,7 @@ func (p *process) service() admin.Service {
 		Service: p.manager,
 		Processes: func() []admin.Process {
 			out := []admin.Process{at(p.self)}
-			for _, m := range p.others() {
+			for _, m := range p.alive() {
 				out = append(out, at(m))
 			}
 			return out

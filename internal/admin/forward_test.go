@@ -18,7 +18,9 @@ type site struct {
 	err     error
 }
 
-func (s *site) Describe(context.Context, DescribeRequest) ([]PartitionInfo, error) { return s.infos, s.err }
+func (s *site) Describe(context.Context, DescribeRequest) ([]PartitionInfo, error) {
+	return s.infos, s.err
+}
 
 func (s *site) StopTopics(_ context.Context, req StopRequest) ([]TopicResult, error) {
 	s.asked = append(s.asked, "stop "+req.Mirror)

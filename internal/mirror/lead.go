@@ -355,15 +355,37 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		m.contested(r, p)
 	}
 	p.led, p.ours = led, ours
-	if p.machine.State != statemachine.Mirroring || !led || len(ip.Adding)+len(ip.Removing) > 0 {
+	if p.machine.State != statemachine.Mirroring || !led {
 		return
 	}
+	if len(ip.Adding)+len(ip.Removing) > 0 {
+		if p.stale(ip, r.now) {
+			r.regrow = append(r.regrow, p.id)
+		}
+		return
+	}
+	p.complete = time.Time{}
 	if !slices.Equal(ip.Replicas, m.leadingList(p.id, ip)) || len(m.missing(r.img, p, ip)) > 0 {
 		r.regrow = append(r.regrow, p.id)
 	}
 	if p.id.Partition == 0 && m.lockOutgrown(r.img, p.topic) {
 		r.lock[p.id.Topic] = p.topic
 	}
+}
+
+// stale reports whether a reassignment has had all that it waits for, and has not ended: one that crossed with another may stay so for
+// good, until it is cancelled (design fact 24).
+func (p *part) stale(ip *kraft.Partition, now time.Time) bool {
+	for _, id := range targets(ip) {
+		if !slices.Contains(ip.ISR, id) {
+			p.complete = time.Time{}
+			return false
+		}
+	}
+	if p.complete.IsZero() {
+		p.complete = now
+	}
+	return now.Sub(p.complete) > staleAfter
 }
 
 // contested gives a partition up that others take away again and again: somebody manages it, and a fight helps nobody. The lock

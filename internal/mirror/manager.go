@@ -116,12 +116,16 @@ type part struct {
 	dirty   bool
 	retryAt time.Time
 	work    stopWork
+	// complete is since when a reassignment under way has had all that it waits for.
+	complete time.Time
 }
 
 // retryBase and retryMax bound the back-off of a FAILED partition (KIP: mirror.failed.retry.*.backoff.ms).
 const (
 	retryBase = time.Second
 	retryMax  = 5 * time.Minute
+	// staleAfter is for how long a reassignment may have all that it waits for without ending.
+	staleAfter = 3 * time.Second
 	// restFor is how long a source must have had nothing new before a promote takes it to rest.
 	restFor = 2 * time.Second
 	// tick is how often the loop looks without being told to.

@@ -12,7 +12,7 @@ import (
 	"kmirror/statemachine"
 )
 
-// Process is a kmirror process of the destination that is held to be alive.
+// Process is a kmirror process of the destination.
 type Process struct {
 	// NodeIDs are its node ids; the first of them names it in the choice of leaders, so that it gets back what it had when it returns.
 	NodeIDs []int32
@@ -21,8 +21,9 @@ type Process struct {
 	Blind []string
 	// Leaving processes are given nothing any more.
 	Leaving bool
-	// Starting processes answer, and are given nothing yet.
-	Starting bool
+	// Starting processes answer, and are given nothing yet. Dead ones don't answer: what they led is taken over without waiting for
+	// the controller to find out.
+	Starting, Dead bool
 }
 
 // settleFor is for how long what is known of processes must not have changed before a partition is taken from one that lives: the others
@@ -84,27 +85,28 @@ func weight(p Process, id protocol.PartitionID) uint64 {
 // A partition that another live process leads and that is ours by choice is taken, unless it is in the middle of a stop. Called
 // with m.mu held.
 func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, ip *kraft.Partition) bool {
-	if len(r.procs) < 2 {
-		return true
-	}
 	c := choose(r.procs, mirror, id)
-	if ip == nil {
+	switch {
+	case ip == nil:
 		return c.lead.Self
-	}
-	if m.cfg.Destination.Owns(ip.Leader) {
+	case m.cfg.Destination.Owns(ip.Leader):
 		return true
-	}
-	if !c.lead.Self {
+	case !c.lead.Self:
 		return false
-	}
-	led := slices.ContainsFunc(r.procs, func(p Process) bool { return slices.Contains(p.NodeIDs, ip.Leader) })
-	if !led {
+	case !m.guest(ip.Leader) || !r.lives(ip.Leader):
 		return true
 	}
 	if s, ok := m.cfg.Store.State(id); ok && movable(s.State) && r.settled {
 		r.lead = append(r.lead, id)
 	}
 	return false
+}
+
+// lives reports whether a node id of another process may be alive: the controller holds it for so, and nobody knows better. Of a
+// process that was not heard of yet nothing is taken.
+func (r *round) lives(node int32) bool {
+	b := r.img.Brokers[node]
+	return b != nil && !b.Fenced && !slices.Contains(r.dead, node)
 }
 
 // settled reports whether what is known of processes has been the same for a while, and this one is well. Called by the loop only.
@@ -128,13 +130,19 @@ func movable(s statemachine.State) bool {
 	return false
 }
 
-// processes returns the live processes, this one among them.
-func (m *Manager) processes() []Process {
-	procs := m.alone()
+// processes returns the processes that answer, this one among them, and the node ids of those that don't.
+func (m *Manager) processes() (procs []Process, dead []int32) {
 	if m.cfg.Processes != nil {
-		if known := m.cfg.Processes(); slices.ContainsFunc(known, func(p Process) bool { return p.Self }) {
-			procs = known
+		procs = m.cfg.Processes()
+	}
+	for _, p := range procs {
+		if p.Dead {
+			dead = append(dead, p.NodeIDs...)
 		}
+	}
+	procs = slices.DeleteFunc(procs, func(p Process) bool { return p.Dead })
+	if !slices.ContainsFunc(procs, func(p Process) bool { return p.Self }) {
+		procs = append(procs, m.alone()...)
 	}
 	for i := range procs {
 		if procs[i].Self {
@@ -142,7 +150,7 @@ func (m *Manager) processes() []Process {
 		}
 	}
 	slices.SortFunc(procs, func(a, b Process) int { return cmp.Compare(a.NodeIDs[0], b.NodeIDs[0]) })
-	return procs
+	return procs, dead
 }
 
 // standing is what every look leaves for those who need to know outside of it.

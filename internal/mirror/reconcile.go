@@ -17,6 +17,7 @@ import (
 type round struct {
 	img      *kraft.Image
 	procs    []Process
+	dead     []int32
 	settled  bool // what is known of processes has not changed lately
 	statuses map[protocol.PartitionID]replica.Status
 	now      time.Time
@@ -52,7 +53,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 		return
 	}
 	m.syncMirrors()
-	r.procs = m.processes()
+	r.procs, r.dead = m.processes()
 	r.settled = m.settled(r.procs, r.now)
 	topics := m.cfg.Store.Topics()
 	stand := &standing{procs: r.procs, mirrors: map[protocol.UUID]string{}}
@@ -356,7 +357,11 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	}
 	states := make([]coordinator.PartitionState, 0, len(r.store))
 	for _, p := range r.store {
-		states = append(states, storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work))
+		s := storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work)
+		if ip := r.img.Partition(p.id); ip != nil {
+			s.LeaderEpoch = max(ip.LeaderEpoch, 0) // who knows of an older leader than another has written for is refused
+		}
+		states = append(states, s)
 	}
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()

@@ -81,7 +81,8 @@ func (m *Manager) isStopped(t coordinator.Topic) bool {
 
 // others reports whether another process is there to take over.
 func (m *Manager) others() bool {
-	return slices.ContainsFunc(m.processes(), func(p Process) bool { return !p.Self && !p.Leaving })
+	procs, _ := m.processes()
+	return slices.ContainsFunc(procs, func(p Process) bool { return !p.Self && !p.Leaving && !p.Starting })
 }
 
 // named returns the partitions, by topic and number, whose replica lists name an id of this process.
