@@ -250,10 +250,14 @@ func (p *partition) parted(a *asked, f *follower, c *caller, r *answer, d Diverg
 	}
 	f.lastFetch = c.now
 	f.suspect = 0
-	if s := &p.src; s.epoch >= 0 && a.lastEpoch >= s.epoch && d.Epoch == a.lastEpoch {
-		p.setBack(a.offset, d.EndOffset)
-		p.hold(f, c, r)
-		return
+	if s := &p.src; s.epoch >= 0 && d.Epoch >= s.epoch && d.EndOffset < a.offset {
+		if a.lastEpoch <= d.Epoch {
+			p.setBack(a.offset, d.EndOffset)
+			p.hold(f, c, r)
+			return
+		}
+		// It led for a moment: first its own epochs have to go, then it tells under which it has more than the source.
+		d.EndOffset = a.offset
 	}
 	p.logger().Info("follower is told to truncate", "follower", c.replica, "offset", a.offset, "last_epoch", a.lastEpoch,
 		"to_epoch", d.Epoch, "to_offset", d.EndOffset)

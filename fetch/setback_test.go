@@ -74,3 +74,36 @@ func TestSourceSetBackAndAheadAgain(t *testing.T) {
 	r.mirror(1)
 	r.keeps(20, fs...)
 }
+
+func TestSourceSetBackAndAFollowerThatLed(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() { g.lead(1, 3); g.add(batch(0, 10, 3, 50)); g.add(batch(10, 10, 3, 50)) })
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(20, fs...)
+	r.stop()
+	r.src.do(func() { g.truncate(10) })
+	r.restart()
+	led := fs[0].parts[0] // under the lock: an epoch of its own, and not a record
+	led.epochs, led.lastEpoch = led.epochs.record(14, led.next), 14
+	r.mirror(1)
+	r.until("failed for good", func(s Status) bool {
+		for _, f := range fs {
+			f.once()
+		}
+		return s.Fatal
+	})
+	r.become(RoleFrozen)
+	r.until("converged", func(s Status) bool {
+		for _, f := range fs {
+			f.once()
+		}
+		return s.Converged
+	})
+	for _, f := range fs {
+		if end := f.parts[0].next; end != 20 {
+			t.Errorf("follower %d ends at %d: what was mirrored is the only copy", f.id, end)
+		}
+	}
+}
