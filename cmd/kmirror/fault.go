@@ -2,11 +2,13 @@ package main
 
 import (
 	"os"
+	"strings"
 	"syscall"
 )
 
-// faultEnv names the one point at which the process ends itself as kill -9 would. It is for tests of what a crash leaves behind, and
-// is not documented for operators.
+// faultEnv names the one point at which the process ends itself as kill -9 would, or, after an @, a file that holds its name and is
+// looked at whenever any point is reached, so that a process can be given a point while it runs. It is for tests of what a crash
+// leaves behind, and is not documented for operators.
 const faultEnv = "TEST_KMIRROR_FAULT_POINT"
 
 // faultFromEnv returns nil where no point is named.
@@ -15,8 +17,14 @@ func faultFromEnv() func(string) {
 	if at == "" {
 		return nil
 	}
+	file, fromFile := strings.CutPrefix(at, "@")
 	return func(point string) {
-		if point == at {
+		due := at
+		if fromFile {
+			text, _ := os.ReadFile(file) // no file, no point
+			due = string(text)
+		}
+		if point == due {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}

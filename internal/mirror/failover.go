@@ -74,6 +74,9 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 		})
 	}
 	_ = g.Wait() // each topic has its own error
+	if !req.DryRun {
+		m.fault("stop wanted")
+	}
 	m.poke()
 	return sortResults(append(out, refused...)), nil
 }

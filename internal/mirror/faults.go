@@ -4,17 +4,19 @@ import (
 	"slices"
 	"strings"
 
+	"kmirror/internal/replica"
 	"kmirror/statemachine"
 )
 
 // FaultPoints names every moment at which tests end the process by force, in the order in which a partition's life comes by them.
 // What may be cut short there, and must be found again by looking, is what a step has just done.
 var FaultPoints = []string{
-	"stored PREPARING", "listed", "joined", "led", "locked", "dropped", "aligned", "raised", "stored MIRRORING",
-	"stored EPOCH_FENCING", "reordered",
+	"created", "stored PREPARING", "started", "listed", "joined", "led", "locked", "aligning", "dropped", "aligned", "reordered", "raised",
+	"stored MIRRORING",
+	"stored EPOCH_FENCING",
 	"stored PAUSING", "stored PAUSED",
-	"stored STOPPING freeze", "converged", "stored STOPPING mark", "tails made", "tail served", "stored STOPPING hand over",
-	"unlocked", "handed over", "stored STOPPED",
+	"stop wanted", "stored STOPPING freeze", "converged", "stored STOPPING mark", "tails made", "tail begun", "tail served",
+	"stored STOPPING hand over", "size unlocked", "unlocked", "handed over", "stored STOPPED", "grown back",
 }
 
 // fault tells tests that a point was reached. In production nobody listens.
@@ -37,6 +39,8 @@ func faultOfTask(task string) string {
 		return "tails made"
 	case handOverTask:
 		return "handed over"
+	case regrowTask:
+		return "grown back"
 	}
 	switch {
 	case strings.HasPrefix(task, lockTask("")):
@@ -67,8 +71,8 @@ func (m *Manager) faultsStored(parts []*part) {
 	}
 }
 
-// faultsSeen tells of what followers have done.
-func (m *Manager) faultsSeen(f statemachine.Facts) {
+// faultsSeen tells of what followers have done, all of them or some.
+func (m *Manager) faultsSeen(p *part, f statemachine.Facts, st replica.Status) {
 	switch {
 	case m.cfg.Fault == nil || !f.Leading:
 	case f.Aligned:
@@ -77,5 +81,13 @@ func (m *Manager) faultsSeen(f statemachine.Facts) {
 		m.fault("converged")
 	case f.Tailed:
 		m.fault("tail served")
+	case st.Role == replica.RoleTruncate && st.RollCall && !st.Truncated:
+		m.fault("aligning")
+	case st.Role == replica.RoleTail:
+		for _, follower := range st.Followers {
+			if follower.FetchOffset > p.work.end {
+				m.fault("tail begun")
+			}
+		}
 	}
 }

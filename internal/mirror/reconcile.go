@@ -174,7 +174,7 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
 	}
 	f := m.facts(r, p, ip, st, led)
-	m.faultsSeen(f)
+	m.faultsSeen(p, f, st)
 	m.step(r, p, statemachine.Observe{Facts: f})
 	m.tend(r, p, ip)
 }

@@ -359,9 +359,11 @@ func (s *startRun) put(ctx context.Context, t coordinator.Topic, known *coordina
 	if err := s.m.cfg.Store.PutState(ctx, preparing(t)...); err != nil {
 		return err
 	}
+	s.m.fault("stored PREPARING")
 	if err := s.m.cfg.Store.PutTopic(ctx, t); err != nil {
 		return err
 	}
+	s.m.fault("started")
 	return s.forget(ctx, t)
 }
 
@@ -466,6 +468,7 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coord
 	if err != nil {
 		return fmt.Errorf("create topic %s at the destination: %w", t.Name, err)
 	}
+	s.m.fault("created")
 	t.TopicID = id
 	return s.put(ctx, t, known)
 }

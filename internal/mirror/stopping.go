@@ -316,6 +316,7 @@ func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
 		if err := m.trueValues(ctx, t, sizeConfig); err != nil {
 			return err
 		}
+		m.fault("size unlocked")
 		if err := m.handOver(ctx, ids); err != nil {
 			return err
 		}
