@@ -113,6 +113,10 @@ func (c *cluster) why(topic string, n int32, p partition) string {
 			owners = append(owners, id)
 		}
 	}
+	if len(c.real(p.replicas)) == 0 {
+		return fmt.Sprintf("partition %d is on kmirror's ids alone, so it holds nothing: start kmirror serve, which moves it, or delete the "+
+			"topic and make it anew", n)
+	}
 	if p.leader >= 0 {
 		return fmt.Sprintf("partition %d has eligible leader replicas %v, and no second real broker is alive to make the controller "+
 			"clear them: start another broker, or restart broker %d, and run the same command again", n, p.elr, p.leader)

@@ -58,13 +58,16 @@ func TestNext(t *testing.T) {
 
 func TestWhy(t *testing.T) {
 	c := testCluster(1)
-	if s := c.why("orders", 0, partition{leader: -1, elr: ids(9001, 2, 3)}); !strings.Contains(s, "start broker 2 or 3") {
+	if s := c.why("orders", 0, partition{leader: -1, replicas: ids(9001, 2, 3), elr: ids(9001, 2, 3)}); !strings.Contains(s, "start broker 2 or 3") {
 		t.Error(s)
 	}
-	if s := c.why("orders", 1, partition{leader: 1, isr: ids(1), elr: ids(9001)}); !strings.Contains(s, "restart broker 1") {
+	if s := c.why("orders", 2, partition{leader: -1, replicas: ids(9001), isr: ids(9001)}); !strings.Contains(s, "kmirror's ids alone") {
 		t.Error(s)
 	}
-	if s := c.why("orders", 7, partition{leader: -1, isr: ids(9001)}); !strings.Contains(s, "UNCLEAN --topic orders --partition 7") {
+	if s := c.why("orders", 1, partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}); !strings.Contains(s, "restart broker 1") {
+		t.Error(s)
+	}
+	if s := c.why("orders", 7, partition{leader: -1, replicas: ids(9001, 1), isr: ids(9001)}); !strings.Contains(s, "UNCLEAN --topic orders --partition 7") {
 		t.Error(s)
 	}
 }

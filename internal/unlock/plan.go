@@ -62,6 +62,10 @@ func (u *Unlocker) task(name string, t *topic, known map[string]coordinator.Topi
 	if !k.size && !k.minISR && !listed && (!short || memory.Desired == statemachine.Stopped) {
 		return nil
 	}
+	if !mirrored && len(t.parts) > 0 && !k.size && !k.minISR {
+		// No mirror: Kafka placed it on kmirror's ids as if they were brokers, and it is to have as many replicas as it was made with.
+		k.wanted = len(t.parts[0].target())
+	}
 	k.trueSize, k.trueMinISR = memory.TrueConfigs[sizeConfig], memory.TrueConfigs[minISRConfig]
 	if k.size {
 		k.plan.Restores[sizeConfig] = k.trueSize
