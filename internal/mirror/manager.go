@@ -41,7 +41,9 @@ type Config struct {
 	SourceEnds func(ctx context.Context, mirror string, topics []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error)
 	// LogEnds tells the log ends of in-sync real replicas by broker, ProducerIDs the producer ids that they know, for partitions of which
 	// all answered. By default the brokers are asked.
-	LogEnds     func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error)
+	LogEnds func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error)
+	// LastEpochs tells the epochs of the last records of partitions that real brokers lead under the lock. By default these are asked.
+	LastEpochs  func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]int32, error)
 	ProducerIDs func(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID][]int64, error)
 	// ReadRemote reads the __mirror_state of a mirror's source, coordinator.ErrNoState where there is none. DialRemote makes a client
 	// of the source's kmirror, nil where the mirror does not say how that is reached. By default both follow the mirror's properties.
@@ -168,6 +170,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if m.cfg.LogEnds == nil {
 		m.cfg.LogEnds = m.logEnds
+	}
+	if m.cfg.LastEpochs == nil {
+		m.cfg.LastEpochs = m.lastEpochs
 	}
 	if m.cfg.ProducerIDs == nil {
 		m.cfg.ProducerIDs = m.producerIDs

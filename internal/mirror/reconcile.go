@@ -212,7 +212,7 @@ func (m *Manager) overtaken(p *part) bool {
 // load takes a partition over from what is stored.
 func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now(),
-		work: stopWork{settledAt: -1, lme: -1}}
+		work: stopWork{settledAt: -1, settledEpoch: -1, lme: -1}}
 	s, ok := m.cfg.Store.State(id)
 	if !ok {
 		return p
@@ -320,7 +320,7 @@ func (m *Manager) setRole(r *round, p *part, role replica.Role) {
 	case replica.RoleTruncate:
 		a.TruncateTo = alignTo(p.topic, p.id.Partition)
 	case replica.RoleTail:
-		a.TruncateTo, a.Tail = logEndAt(p.work.epoch, p.work.end), p.work.tail
+		a.TruncateTo, a.Tail = replica.Divergence{Epoch: p.work.epoch, EndOffset: p.work.end}, p.work.tail
 	}
 	if p.machine.State == statemachine.Stopping {
 		a.MinRealISR = 1 // the operator wants out with what there is

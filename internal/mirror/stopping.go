@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -38,6 +39,9 @@ type stopWork struct {
 	// settledAt is the leader epoch of a real leader under which all in-sync replicas were seen to end alike, -1 for none. Under the
 	// lock nothing is appended, so it holds until the next leader.
 	settledAt int32
+	// settledEpoch is the epoch of the last record then, -1 while unknown: a replica that led has the epoch of that too, without a
+	// record of it.
+	settledEpoch int32
 	// end and epoch are where the frozen log ends, lme is the last mirrored epoch, once marked.
 	end        int64
 	epoch, lme int32
@@ -49,6 +53,9 @@ type stopWork struct {
 // the alignment would have left: what lies above is the destination's own.
 func (p *part) mark(st replica.Status) {
 	p.work.end, p.work.epoch, p.work.lme = st.LogEnd, st.LastEpoch, st.LastEpoch
+	if last := p.work.settledEpoch; last >= 0 && last < p.work.epoch {
+		p.work.epoch, p.work.lme = last, min(p.work.lme, last)
+	}
 	if !p.machine.Aligned {
 		p.work.lme = min(p.work.lme, alignEpoch(p.topic, p.id.Partition))
 	}
@@ -61,6 +68,8 @@ func (p *part) mark(st replica.Status) {
 func (m *Manager) settle(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	ends, err := m.cfg.LogEnds(ctx, ids)
+	epochs, lastErr := m.cfg.LastEpochs(ctx, ids)
+	err = errors.Join(err, lastErr)
 	var waiting error
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +78,8 @@ func (m *Manager) settle(ctx context.Context, ids []protocol.PartitionID) error 
 		if p == nil || ip == nil || ip.Leader < 0 || m.guest(ip.Leader) {
 			continue
 		}
-		if alike(ends[id], m.real(ip.ISR)) {
-			p.work.settledAt = ip.LeaderEpoch
+		if last, ok := epochs[id]; ok && alike(ends[id], m.real(ip.ISR)) {
+			p.work.settledAt, p.work.settledEpoch = ip.LeaderEpoch, last
 			continue
 		}
 		waiting = fmt.Errorf("in-sync replicas of %s-%d end at %v: they copy from broker %d first", p.topic.Name, id.Partition, ends[id], ip.Leader)
@@ -134,6 +143,38 @@ func (m *Manager) logEnds(ctx context.Context, ids []protocol.PartitionID) (map[
 		}
 		return err
 	})
+	return out, err
+}
+
+// lastEpochs asks the real leaders of partitions for the epoch of the last record, -1 for an empty log: below its own, of which there is
+// no record under the lock.
+func (m *Manager) lastEpochs(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]int32, error) {
+	adm, err := m.sources.destination()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	img, req := m.cfg.Destination.Image(), kadm.OffsetForLeaderEpochRequest{}
+	for _, id := range ids {
+		if ip := img.Partition(id); ip != nil && ip.Leader >= 0 && !m.guest(ip.Leader) {
+			req.Add(img.Topics[id.Topic].Name, id.Partition, max(ip.LeaderEpoch-1, 0))
+		}
+	}
+	out := map[protocol.PartitionID]int32{}
+	if len(req) == 0 {
+		return out, nil
+	}
+	answers, err := adm.OffsetForLeaderEpoch(ctx, req)
+	for topic, parts := range answers {
+		for n, a := range parts {
+			if a.Err != nil {
+				err = errors.Join(err, fmt.Errorf("last epoch of %s-%d: %w", topic, n, a.Err))
+				continue
+			}
+			out[protocol.PartitionID{Topic: img.Names[topic], Partition: n}] = a.LeaderEpoch
+		}
+	}
 	return out, err
 }
 

@@ -41,6 +41,13 @@ func stopManager(t *testing.T, w *world, topic coordinator.Topic) *Manager {
 		}
 		return out, nil
 	}
+	m.cfg.LastEpochs = func(_ context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]int32, error) {
+		out := map[protocol.PartitionID]int32{}
+		for _, id := range ids {
+			out[id] = 4
+		}
+		return out, nil
+	}
 	m.cfg.LogEnds = func(_ context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error) {
 		out := map[protocol.PartitionID]map[int32]int64{}
 		for _, id := range ids {
@@ -143,6 +150,20 @@ func TestStopResumed(t *testing.T) {
 				t.Error("still locked")
 			}
 		})
+	}
+}
+
+// TestStopLastEpoch: a replica that led for a moment says the epoch of that, of which there is no record.
+func TestStopLastEpoch(t *testing.T) {
+	w, topic := stoppingWorld(t)
+	w.change("orders", func(p *kraft.Partition) { p.Leader, p.LeaderEpoch, p.ISR = 2, 13, []int32{1, 2, 3} })
+	st := w.statuses[orders0]
+	st.LastEpoch = 13
+	w.statuses[orders0] = st
+	m := stopManager(t, w, topic)
+	rounds(t, m, 20)
+	if s := w.states[orders0]; s.State != statemachine.Stopped || s.LastMirrorEpoch != 4 || s.StopEpoch != 4 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -75,14 +75,6 @@ func topicBusy(t coordinator.Topic) []protocol.PartitionID {
 	return []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}}
 }
 
-// logEndAt is where a log ends, as a divergence: an empty one is truncated whole.
-func logEndAt(epoch int32, end int64) replica.Divergence {
-	if epoch < 0 || end <= 0 {
-		return replica.Divergence{}
-	}
-	return replica.Divergence{Epoch: epoch, EndOffset: end}
-}
-
 // topicFacts looks at what is stored of a topic's partitions. Called with m.mu held.
 func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
 	if t.Desired != statemachine.Stopped {
