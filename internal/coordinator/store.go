@@ -138,14 +138,23 @@ func (s *Store) DeleteMirror(ctx context.Context, name string) error {
 	})
 }
 
-// PutTopic stores a topic.
-func (s *Store) PutTopic(ctx context.Context, t Topic) error {
-	if err := ValidateName(t.Mirror); err != nil {
-		return err
+// PutTopic stores topics, together: those of one mirror lie in the same partition of the state topic.
+func (s *Store) PutTopic(ctx context.Context, topics ...Topic) error {
+	for _, t := range topics {
+		if err := ValidateName(t.Mirror); err != nil {
+			return err
+		}
 	}
 	return s.write(ctx, func(n int32) ([]record, error) {
-		r, err := topicRecord(t, n)
-		return []record{r}, err
+		var out []record
+		for _, t := range topics {
+			r, err := topicRecord(t, n)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+		return out, nil
 	})
 }
 

@@ -51,7 +51,7 @@ type Store interface {
 	DeleteMirror(ctx context.Context, name string) error
 	Topics() []coordinator.Topic
 	TopicByName(name string) (coordinator.Topic, bool)
-	PutTopic(ctx context.Context, t coordinator.Topic) error
+	PutTopic(ctx context.Context, topics ...coordinator.Topic) error
 	DeleteTopic(ctx context.Context, t coordinator.Topic) error
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
 	PutState(ctx context.Context, states ...coordinator.PartitionState) error

@@ -7,17 +7,14 @@ import (
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"golang.org/x/sync/errgroup"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 	"kmirror/statemachine"
 )
-
-// storeLimit is how many topics are stored at a time.
-const storeLimit = 64
 
 // StopTopics ends mirroring: at once, or with Drain once the destination has all that the source has. What is accepted is stored,
 // and goes on whatever becomes of this process.
@@ -47,11 +44,12 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	out := make([]admin.TopicResult, len(topics))
-	g := errgroup.Group{}
-	g.SetLimit(storeLimit)
+	statuses := m.cfg.Data.Statuses()
+	var put []coordinator.Topic
+	var putAt []int
 	for i, t := range topics {
 		out[i] = admin.TopicResult{Topic: t.Name, Partitions: t.Partitions}
-		plan := m.stopPlan(t, req, ends)
+		plan := m.stopPlan(t, req, ends, statuses)
 		if req.DryRun {
 			out[i].Plan = plan
 		}
@@ -66,14 +64,15 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 			continue // it stops already, and does not wait
 		}
 		t.Desired, t.Drain, t.Regrow = statemachine.Stopped, req.Drain, true
-		g.Go(func() error {
-			if err := m.cfg.Store.PutTopic(ctx, t); err != nil {
+		put, putAt = append(put, t), append(putAt, i)
+	}
+	if len(put) > 0 {
+		if err := m.cfg.Store.PutTopic(ctx, put...); err != nil {
+			for _, i := range putAt {
 				out[i].Err = asError(err)
 			}
-			return nil
-		})
+		}
 	}
-	_ = g.Wait() // each topic has its own error
 	if !req.DryRun {
 		m.fault("stop wanted")
 	}
@@ -133,9 +132,10 @@ func (m *Manager) askSourceEnds(ctx context.Context, mirror string, topics []coo
 }
 
 // stopPlan says what a stop would lose: what the source is known to have beyond the longest in-sync replica. With Drain nothing is.
-func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[protocol.PartitionID]int64) *admin.TopicPlan {
+func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[protocol.PartitionID]int64,
+	statuses map[protocol.PartitionID]replica.Status,
+) *admin.TopicPlan {
 	plan := &admin.TopicPlan{}
-	statuses := m.cfg.Data.Statuses()
 	img := m.cfg.Destination.Image()
 	for n := range t.Partitions {
 		id := protocol.PartitionID{Topic: t.TopicID, Partition: n}

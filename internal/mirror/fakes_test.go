@@ -247,15 +247,17 @@ func (s store) TopicByName(name string) (coordinator.Topic, bool) {
 	}
 	return newest, found
 }
-func (s store) PutTopic(_ context.Context, t coordinator.Topic) error {
+func (s store) PutTopic(_ context.Context, topics ...coordinator.Topic) error {
 	if s.putErr != nil {
 		return s.putErr
 	}
-	s.wrote("put topic " + t.Name + " of " + t.Mirror)
-	s.remove(t)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.topics = append(s.topics, t)
+	for _, t := range topics {
+		s.wrote("put topic " + t.Name + " of " + t.Mirror)
+		s.remove(t)
+		s.mu.Lock()
+		s.topics = append(s.topics, t)
+		s.mu.Unlock()
+	}
 	return nil
 }
 func (s store) remove(t coordinator.Topic) {

@@ -349,6 +349,9 @@ func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
 	if it == nil {
 		return fmt.Errorf("topic %s is gone", t.Name)
 	}
+	if free(img, t) {
+		return nil // the round that asked had looked before
+	}
 	ids := make([]protocol.PartitionID, len(it.Partitions))
 	for i := range ids {
 		ids[i] = protocol.PartitionID{Topic: t.TopicID, Partition: int32(i)}
@@ -367,7 +370,12 @@ func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
 			return err
 		}
 	}
-	return m.trueValues(ctx, t, sizeConfig, minISRConfig)
+	if err := m.trueValues(ctx, t, sizeConfig, minISRConfig); err != nil {
+		return err
+	}
+	return m.await(ctx, ids, "an end of the lock", func(protocol.PartitionID, *kraft.Partition) bool {
+		return free(m.cfg.Destination.Image(), t)
+	})
 }
 
 // trueValues sets configs of a topic to what they are without the lock.
