@@ -39,22 +39,21 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists, Message: fmt.Sprintf("mirror %q exists with another configuration", name),
 			Hint: "choose another name", Exit: admin.ExitRefused}
 	}
-	cl, err := m.sources.source(name, config)
-	if err != nil {
+	if _, err := m.sources.source(name, config); err != nil {
 		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
 	}
-	meta, err := cl.BrokerMetadata(ctx)
+	cluster, err := m.sources.clusterOf(ctx, name, config)
 	if err != nil {
 		return unreachable("source", err)
 	}
-	if want := config["mirror.source.cluster.id"]; want != "" && want != meta.Cluster {
-		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, meta.Cluster),
+	if want := config["mirror.source.cluster.id"]; want != "" && want != cluster {
+		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, cluster),
 			Hint: "correct one of the two", Exit: admin.ExitRefused}
 	}
-	if meta.Cluster == m.cfg.Destination.ClusterID() {
+	if cluster == m.cfg.Destination.ClusterID() {
 		return &admin.Error{Code: 42, Message: "the source is the destination itself", Hint: "point bootstrap.servers at the other cluster", Exit: admin.ExitRefused}
 	}
-	return m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: meta.Cluster, Created: time.Now()})
+	return m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: cluster, Created: time.Now()})
 }
 
 // ListMirrors returns the mirrors that are defined.

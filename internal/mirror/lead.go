@@ -98,13 +98,9 @@ func (m *Manager) pingSource(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("mirror %q is not defined", name)
 	}
-	cl, err := m.sources.source(name, def.Config)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
-	_, err = cl.BrokerMetadata(ctx)
+	_, err := m.sources.clusterOf(ctx, name, def.Config)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -66,6 +67,25 @@ func (s *sources) source(name string, config map[string]string) (*kadm.Client, e
 		return nil, err
 	}
 	return kadm.NewClient(cl), nil
+}
+
+// clusterOf asks a mirror's source for its cluster id, which also shows that it answers: kadm's BrokerMetadata may be what the client
+// heard a while ago.
+func (s *sources) clusterOf(ctx context.Context, name string, config map[string]string) (string, error) {
+	cl, err := s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	if err != nil {
+		return "", err
+	}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none; nil would be all
+	resp, err := req.RequestWith(ctx, cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil || resp.ClusterID == nil {
+		return "", err
+	}
+	return *resp.ClusterID, nil
 }
 
 func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kgo.Client, error) {

@@ -125,11 +125,11 @@ func (s *startRun) resolve(ctx context.Context) error {
 	if s.source, err = s.src.ListTopics(ctx); err != nil {
 		return unreachable("source", err)
 	}
-	if meta, err := s.src.BrokerMetadata(ctx); err != nil {
+	if cluster, err := s.m.sources.clusterOf(ctx, s.mirror.Name, s.mirror.Config); err != nil {
 		return unreachable("source", err)
-	} else if meta.Cluster != s.mirror.SourceClusterID {
+	} else if cluster != s.mirror.SourceClusterID {
 		return &admin.Error{Code: 103, Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
-			s.mirror.Name, s.mirror.SourceClusterID, meta.Cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
+			s.mirror.Name, s.mirror.SourceClusterID, cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
 	}
 	var names []string
 	for _, d := range s.source {

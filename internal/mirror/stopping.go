@@ -364,9 +364,7 @@ func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
 		if err := m.handOver(ctx, ids); err != nil {
 			return err
 		}
-		if err := m.await(ctx, ids, "an end of eligible leader replicas", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
-			return len(ip.ELR) == 0
-		}); err != nil {
+		if err := m.clearELR(ctx, ids); err != nil {
 			return err
 		}
 	}
@@ -376,6 +374,38 @@ func (m *Manager) unlockTopic(ctx context.Context, t coordinator.Topic) error {
 	return m.await(ctx, ids, "an end of the lock", func(protocol.PartitionID, *kraft.Partition) bool {
 		return free(m.cfg.Destination.Image(), t)
 	})
+}
+
+// clearELR has the controller clear the eligible leader replicas of partitions that were handed over: it judges by the list before a
+// change, so the hand-over itself leaves them, and takes another change (fact 28 of docs/kafka-facts.md). Another order is one; a
+// single replica gets a second one for a moment.
+func (m *Manager) clearELR(ctx context.Context, ids []protocol.PartitionID) error {
+	img := m.cfg.Destination.Image()
+	lists, before := map[protocol.TopicPartition][]int32{}, map[protocol.TopicPartition][]int32{}
+	for _, id := range ids {
+		ip := img.Partition(id)
+		if ip == nil || len(ip.ELR) == 0 {
+			continue
+		}
+		tp, list := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}, slices.Clone(ip.Replicas)
+		before[tp] = ip.Replicas
+		if n := len(list); n > 1 {
+			list[n-1], list[n-2] = list[n-2], list[n-1]
+		} else if other := slices.DeleteFunc(m.placeable(img), func(b int32) bool { return slices.Contains(list, b) }); len(other) > 0 {
+			list = append(list, other[0])
+		}
+		lists[tp] = list
+	}
+	if err := joinErrors("reorder", m.cfg.Destination.Reassign(ctx, lists)); err != nil {
+		return err
+	}
+	if err := m.await(ctx, ids, "an end of eligible leader replicas", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
+		return len(ip.ELR) == 0
+	}); err != nil {
+		return err
+	}
+	maps.DeleteFunc(before, func(tp protocol.TopicPartition, list []int32) bool { return len(list) > 1 })
+	return joinErrors("take back a second replica of", m.cfg.Destination.Reassign(ctx, before))
 }
 
 // trueValues sets configs of a topic to what they are without the lock.
