@@ -26,6 +26,7 @@ type Broker struct {
 	ctl     *controllers
 	meta    *follower
 	cordon  *cordon
+	configs *topicConfigs
 	members []*member
 	isr     map[int32]*isrQueue
 	strays  *strays
@@ -82,6 +83,7 @@ func New(cfg Config) (*Broker, error) {
 		}
 	}
 	b := &Broker{cfg: cfg, log: cfg.Log.With("component", "broker"), isr: map[int32]*isrQueue{}, ended: make(chan struct{})}
+	b.configs = newTopicConfigs()
 	b.ctl = newControllers(cfg.Controllers, cfg.ControllerOpts, b.log, cfg.Observer)
 	b.image.Store(kraft.Empty())
 	b.guests.Store(&map[int32]struct{}{})

@@ -219,34 +219,3 @@ func (b *Broker) ElectPreferred(ctx context.Context, parts []protocol.TopicParti
 	}
 	return out
 }
-
-// SetTopicConfigs sets and removes dynamic configs of a topic, all or none of them.
-func (b *Broker) SetTopicConfigs(ctx context.Context, topic string, set map[string]string, remove []string) error {
-	kr, _, err := b.ctl.insist(ctx, operatorTimeout, func() kmsg.Request {
-		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-		r := kmsg.NewIncrementalAlterConfigsRequestResource()
-		r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
-		for _, k := range slices.Sorted(maps.Keys(set)) {
-			v := set[k]
-			c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
-			c.Name, c.Op, c.Value = k, kmsg.IncrementalAlterConfigOpSet, &v
-			r.Configs = append(r.Configs, c)
-		}
-		for _, k := range remove {
-			c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
-			c.Name, c.Op = k, kmsg.IncrementalAlterConfigOpDelete
-			r.Configs = append(r.Configs, c)
-		}
-		req.Resources = append(req.Resources, r)
-		return req
-	})
-	if err != nil {
-		return err
-	}
-	for _, r := range kr.(*kmsg.IncrementalAlterConfigsResponse).Resources {
-		if err := codeError(r.ErrorCode, r.ErrorMessage); err != nil {
-			return fmt.Errorf("configs of topic %s: %w", topic, err)
-		}
-	}
-	return nil
-}
