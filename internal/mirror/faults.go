@@ -81,8 +81,12 @@ func (m *Manager) faultsSeen(p *part, f statemachine.Facts, st replica.Status) {
 		m.fault("converged")
 	case f.Tailed:
 		m.fault("tail served")
-	case st.Role == replica.RoleTruncate && st.RollCall && !st.Truncated:
-		m.fault("aligning")
+	case st.Role == replica.RoleTruncate && !st.Truncated:
+		for _, follower := range st.Followers { // one that is not told to truncate is counted
+			if follower.FetchOffset >= 0 {
+				m.fault("aligning")
+			}
+		}
 	case st.Role == replica.RoleTail:
 		for _, follower := range st.Followers {
 			if follower.FetchOffset > p.work.end {
