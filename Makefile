@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 39m
 KAFKA_TIMEOUT ?= 37m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka lint bench fuzz setup clean
+.PHONY: build demo test unit kafka faults lint bench fuzz setup clean
 
 build:
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -33,6 +33,11 @@ unit:
 # On real brokers, one package at a time: two cores carry two clusters, not four.
 kafka: setup
 	timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -p 1 -timeout $(KAFKA_TIMEOUT) ./...
+
+# Kills kmirror at every fault point, also with other things dead at the same time: ten minutes. make test kills it at those
+# where most is at stake.
+faults: setup
+	KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

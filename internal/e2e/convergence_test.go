@@ -130,10 +130,18 @@ func (p *pair) unclean(t *testing.T) {
 // createOn makes a topic of one partition on given brokers.
 func createOn(t *testing.T, c *testkafka.Cluster, topic string, replicas []int32, configs map[string]string) {
 	t.Helper()
+	createAt(t, c, topic, [][]int32{replicas}, configs)
+}
+
+// createAt makes a topic with the brokers of each partition.
+func createAt(t *testing.T, c *testkafka.Cluster, topic string, replicas [][]int32, configs map[string]string) {
+	t.Helper()
 	req := kmsg.NewPtrCreateTopicsRequest()
 	rt := kmsg.NewCreateTopicsRequestTopic()
 	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = topic, -1, -1
-	rt.ReplicaAssignment = []kmsg.CreateTopicsRequestTopicReplicaAssignment{{Partition: 0, Replicas: replicas}}
+	for p, list := range replicas {
+		rt.ReplicaAssignment = append(rt.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: int32(p), Replicas: list})
+	}
 	for k, v := range configs {
 		rc := kmsg.NewCreateTopicsRequestTopicConfig()
 		rc.Name, rc.Value = k, &v

@@ -263,6 +263,12 @@ func TestHealController(t *testing.T) {
 
 func activeController(t *testing.T, c *testkafka.Cluster) int32 {
 	t.Helper()
+	return quorumOf(t, c).LeaderID
+}
+
+// quorumOf describes the quorum of a cluster's controllers.
+func quorumOf(t *testing.T, c *testkafka.Cluster) kmsg.DescribeQuorumResponseTopicPartition {
+	t.Helper()
 	req := kmsg.NewPtrDescribeQuorumRequest()
 	rt := kmsg.NewDescribeQuorumRequestTopic()
 	rt.Topic = "__cluster_metadata"
@@ -272,7 +278,7 @@ func activeController(t *testing.T, c *testkafka.Cluster) int32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp.(*kmsg.DescribeQuorumResponse).Topics[0].Partitions[0].LeaderID
+	return resp.(*kmsg.DescribeQuorumResponse).Topics[0].Partitions[0]
 }
 
 // TestHealSource moves the source's leaders, stops one of its brokers, and takes the whole source away for a while.

@@ -52,6 +52,7 @@ type shim struct {
 	dir, config, log    string
 	admin, http, client string
 	repl                string // of the first node id, as client; the second one has the next port
+	env                 []string
 	cmd                 *exec.Cmd
 	done                chan error
 }
@@ -118,6 +119,7 @@ func (s *shim) spawn() {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(bin, "serve", "--config", s.config)
+	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

@@ -1,0 +1,494 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/mirror"
+	"kmirror/internal/testkafka"
+	"kmirror/records"
+)
+
+// allFaults asks for every fault point; without it those run that have most to lose. make faults sets it.
+const allFaults = "KMIRROR_ALL_FAULTS"
+
+// What a topic goes through while kmirror is killed.
+const (
+	anew     = "a new topic is started"
+	over     = "a topic with records of its own is started"
+	fencing  = "the source's leader epochs overtake"
+	pausing  = "a topic is paused"
+	stopping = "a topic is failed over"
+)
+
+// What else is out of order meanwhile.
+const (
+	sourceDead  = "source dead"      // from kmirror's death until the topic is STOPPED, or for a while
+	brokerDead  = "a broker dies"    // with kmirror, until the topic is STOPPED
+	brokerGone  = "a broker is gone" // from before until kmirror is started again
+	brokerLate  = "a broker is late" // stands still from before until kmirror's death
+	brokersGone = "one broker is left"
+)
+
+// faultCase is a moment at which kmirror is killed.
+type faultCase struct {
+	point, life, with string
+	// often: in every run.
+	often bool
+}
+
+// faultCases are all of mirror.FaultPoints, some of them with more than kmirror dead.
+var faultCases = []faultCase{
+	{point: "created", life: anew},
+	{point: "stored PREPARING", life: anew},
+	{point: "started", life: anew},
+	{point: "reordered", life: anew},
+	{point: "raised", life: anew, often: true},
+	{point: "stored MIRRORING", life: anew},
+	{point: "listed", life: over},
+	{point: "joined", life: over, often: true},
+	{point: "led", life: over, often: true},
+	{point: "led", life: over, with: sourceDead},
+	{point: "locked", life: over},
+	{point: "aligning", life: over, with: brokerLate},
+	{point: "dropped", life: over, with: brokerGone, often: true},
+	{point: "aligned", life: over, often: true},
+	{point: "reordered", life: over, often: true},
+	{point: "stored EPOCH_FENCING", life: fencing},
+	{point: "reordered", life: fencing},
+	{point: "raised", life: fencing},
+	{point: "stored PAUSING", life: pausing},
+	{point: "stored PAUSED", life: pausing},
+	{point: "stop wanted", life: stopping},
+	{point: "stored STOPPING freeze", life: stopping},
+	{point: "stored STOPPING freeze", life: stopping, with: sourceDead},
+	{point: "converged", life: stopping},
+	{point: "converged", life: stopping, with: brokerDead},
+	{point: "stored STOPPING mark", life: stopping},
+	{point: "stored STOPPING mark", life: stopping, with: sourceDead, often: true},
+	{point: "tails made", life: stopping},
+	{point: "tail begun", life: stopping, with: brokerLate, often: true},
+	{point: "tail served", life: stopping, often: true},
+	{point: "tail served", life: stopping, with: brokerDead},
+	{point: "stored STOPPING hand over", life: stopping, often: true},
+	{point: "size unlocked", life: stopping, with: brokersGone},
+	{point: "unlocked", life: stopping, often: true},
+	{point: "unlocked", life: stopping, with: sourceDead},
+	{point: "handed over", life: stopping, often: true},
+	{point: "stored STOPPED", life: stopping},
+	{point: "grown back", life: stopping, with: brokerGone},
+}
+
+// TestFaultTable wants a case for every fault point.
+func TestFaultTable(t *testing.T) {
+	for _, point := range mirror.FaultPoints {
+		if !slices.ContainsFunc(faultCases, func(c faultCase) bool { return c.point == point }) {
+			t.Errorf("no case for fault point %q", point)
+		}
+	}
+	for _, c := range faultCases {
+		if !slices.Contains(mirror.FaultPoints, c.point) {
+			t.Errorf("there is no fault point %q", c.point)
+		}
+	}
+}
+
+// topic of a case: a name of its own for each.
+func (c faultCase) topic() string {
+	return fmt.Sprintf("case-%02d-%s", slices.Index(faultCases, c), strings.ReplaceAll(strings.ToLower(c.point), " ", "-"))
+}
+
+func (c faultCase) String() string {
+	s := c.life + ": " + c.point
+	if c.with != "" {
+		s += ", " + c.with
+	}
+	return s
+}
+
+// faultParts is how many partitions the topics have.
+const faultParts = 2
+
+// faultBed is two clusters with a kmirror that can be given a point to end at.
+type faultBed struct {
+	*bed
+	point string // the file with that point
+}
+
+// newFaultBed starts a kmirror that has no point yet, with a mirror of src.
+func newFaultBed(t *testing.T, src, dst *testkafka.Cluster) *faultBed {
+	t.Helper()
+	s := makeShim(t, dst, 9001, "")
+	b := &faultBed{bed: &bed{t: t, src: src, dst: dst, s: s}, point: filepath.Join(s.dir, "fault")}
+	s.env = []string{"TEST_KMIRROR_FAULT_POINT=@" + b.point}
+	s.start()
+	s.create(src)
+	return b
+}
+
+// shortSessions save time: dead node ids can come back only once their session is over, by default after nine seconds. And kmirror is
+// to start with one broker left: to write states it needs a transaction coordinator.
+var shortSessions = map[string]string{"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000",
+	"transaction.state.log.min.isr": "1"}
+
+// TestFaultPoints kills kmirror at named points, starts it again, and wants what was begun to end as if nothing had been.
+func TestFaultPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 2})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, Properties: shortSessions})
+	elrOn(t, dst)
+	// Broker 3 stands still in some cases, and is not to hold up what is stored meanwhile.
+	createAt(t, dst, "__mirror_state", [][]int32{{1, 2}, {2, 1}, {1, 2}}, map[string]string{"cleanup.policy": "compact"})
+	b := newFaultBed(t, src, dst)
+	var cases []faultCase
+	for _, c := range faultCases {
+		if c.often || os.Getenv(allFaults) != "" {
+			cases = append(cases, c)
+		}
+	}
+	b.fill(t, cases)
+	for _, c := range cases {
+		b.try(c.String(), func(t *testing.T) { b.kills(t, c) })
+	}
+	if !t.Failed() {
+		b.try("all that mirrors is equal", func(t *testing.T) { b.verified(t, cases) })
+		b.try("failback", func(t *testing.T) { b.failback(t, cases) })
+	}
+	noneHangs(t, src)
+	noneHangs(t, dst)
+}
+
+// fill makes the topics of all cases, with records of an idempotent producer, of a transaction that was committed and of one that
+// stays open, and mirrors those that are to be mirrored before.
+func (b *faultBed) fill(t *testing.T, cases []faultCase) {
+	t.Helper()
+	var all, mirrored []string
+	for _, c := range cases {
+		createTopic(t, b.src, c.topic(), faultParts, nil)
+		all = append(all, c.topic())
+		switch c.life {
+		case over:
+			createAt(t, b.dst, c.topic(), [][]int32{{1, 2, 3}, {2, 1, 3}}, nil)
+			produce(t, client(t, b.dst), c.topic(), faultParts, 60, 30)
+		case fencing, pausing, stopping:
+			mirrored = append(mirrored, c.topic())
+		}
+	}
+	values := func(end byte) (rs []*kgo.Record) {
+		for _, topic := range all {
+			for p := range int32(faultParts) {
+				for i := range 10 {
+					rs = append(rs, &kgo.Record{Topic: topic, Partition: p, Value: fmt.Appendf(nil, "%c %d", end, i)})
+				}
+			}
+		}
+		return rs
+	}
+	if err := client(t, b.src).ProduceSync(timeout(t, time.Minute), values('-')...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []byte("co") {
+		cl := client(t, b.src, kgo.TransactionalID(string(end)), kgo.TransactionTimeout(14*time.Minute))
+		err := cl.BeginTransaction()
+		if err == nil {
+			err = cl.ProduceSync(timeout(t, time.Minute), values(end)...).FirstErr()
+		}
+		if err == nil && end == 'c' {
+			err = cl.EndTransaction(timeout(t, time.Minute), kgo.TryCommit)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.s.mirror(mirrored...)
+	for _, topic := range mirrored {
+		b.s.healed(b.src, time.Minute, topic, 3)
+	}
+}
+
+// kills runs one case.
+func (b *faultBed) kills(t *testing.T, c faultCase) {
+	topic := c.topic()
+	begin := time.Now()
+	undo := b.harm(t, c)
+	b.dies(t, c.point, func() { b.does(t, c) })
+	fell := time.Since(begin)
+	revive := undo(t)
+	b.s.start()
+	up := time.Since(begin)
+	switch c.life {
+	case stopping:
+		if c.point == "stop wanted" {
+			b.s.get(time.Minute, "STOPPED", topic) // it was stored: nobody has to ask again
+		}
+		b.s.verb("failover", topic)
+		revive(t)
+		b.stoppedWell(t, topic)
+	case pausing:
+		b.s.get(time.Minute, "PAUSED", topic)
+		b.s.verb("resume", topic)
+		b.mirrorsWell(t, topic)
+	default:
+		if c.point == "created" || c.point == "stored PREPARING" {
+			b.s.mirror(topic) // nobody knows yet that it was asked for
+		}
+		revive(t)
+		b.mirrorsWell(t, topic)
+	}
+	t.Logf("dead after %s, up again after %s, as it should be after %s", fell.Round(10*time.Millisecond), up.Round(10*time.Millisecond),
+		time.Since(begin).Round(10*time.Millisecond))
+}
+
+// harm puts the clusters out of order before a case. The function returned is called once kmirror is dead, and what that returns
+// once kmirror has come as far as it can without what is missing.
+func (b *faultBed) harm(t *testing.T, c faultCase) (dead func(*testing.T) func(*testing.T)) {
+	t.Helper()
+	nothing := func(*testing.T) {}
+	each := func(t *testing.T, what func(*testkafka.Node) error, nodes ...*testkafka.Node) {
+		t.Helper()
+		for _, n := range nodes {
+			if err := what(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	spawn := func(t *testing.T, nodes ...*testkafka.Node) {
+		t.Helper()
+		each(t, (*testkafka.Node).Spawn, nodes...)
+		each(t, func(n *testkafka.Node) error { return n.Wait(timeout(t, time.Minute)) }, nodes...)
+	}
+	third := b.dst.Node(3)
+	switch c.with {
+	case sourceDead:
+		return func(t *testing.T) func(*testing.T) {
+			each(t, (*testkafka.Node).Kill, b.src.Nodes()...)
+			return func(t *testing.T) {
+				if c.life != stopping {
+					polled(2*time.Second, func() bool { return false })
+					if parts := b.s.get(10*time.Second, "PREPARING", c.topic()); len(parts) != faultParts {
+						t.Errorf("%d partitions", len(parts))
+					}
+				}
+				spawn(t, b.src.Nodes()...)
+			}
+		}
+	case brokerDead:
+		return func(t *testing.T) func(*testing.T) {
+			each(t, (*testkafka.Node).Kill, third)
+			return func(t *testing.T) { spawn(t, third) }
+		}
+	case brokerGone:
+		stopBroker(t, b.dst, 3)
+		if c.point == "grown back" {
+			// It comes by itself once the broker is back.
+			return func(*testing.T) func(*testing.T) { return nothing }
+		}
+		return func(t *testing.T) func(*testing.T) { spawn(t, third); return nothing }
+	case brokerLate:
+		if c.life != over { // there it is asked what it holds
+			each(t, (*testkafka.Node).Pause, third)
+		}
+		t.Cleanup(func() { third.Resume() })
+		return func(t *testing.T) func(*testing.T) { each(t, (*testkafka.Node).Resume, third); return nothing }
+	case brokersGone: // and kmirror a first time, so that there are eligible leader replicas when it unlocks
+		b.dies(t, "stored STOPPING hand over", func() { b.does(t, c) })
+		each(t, (*testkafka.Node).Kill, b.dst.Node(2), third)
+		return func(t *testing.T) func(*testing.T) {
+			return func(t *testing.T) { spawn(t, b.dst.Node(2), third) }
+		}
+	}
+	return func(*testing.T) func(*testing.T) { return nothing }
+}
+
+// does what leads to the fault point.
+func (b *faultBed) does(t *testing.T, c faultCase) {
+	topic := c.topic()
+	if b.s.cmd == nil {
+		b.s.spawn() // it was killed half way there, and goes on by itself
+		return
+	}
+	switch c.life {
+	case anew:
+		b.s.run("start", "--mirror", "m", "--topics", topic)
+	case over:
+		b.s.run("start", "--mirror", "m", "--topics", topic, "--overwrite", "--yes")
+		if c.with == brokerLate {
+			if err := b.dst.Node(3).Pause(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	case pausing:
+		b.s.run("pause", "--mirror", "m", "--topics", topic, "--wait", "50ms")
+	case stopping:
+		b.s.run("failover", "--mirror", "m", "--topics", topic, "--wait", "50ms")
+		if c.point == "grown back" {
+			startBroker(t, b.dst, 3)
+		}
+	case fencing:
+		parts, err := b.s.describe("--topics", topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ahead := int32(0)
+		for _, p := range parts {
+			ahead = max(ahead, *p.DestinationEpoch-*p.SourceEpoch)
+		}
+		// While it stands still it can't keep ahead of the source.
+		b.s.cmd.Process.Signal(syscall.SIGSTOP)
+		raiseEpochs(t, b.src, topic, faultParts, int(ahead)+3)
+		produce(t, client(t, b.src), topic, faultParts, 5, 30)
+		b.s.cmd.Process.Signal(syscall.SIGCONT)
+	}
+}
+
+// dies gives kmirror a point to end at, does what leads there, and waits for its death.
+func (b *faultBed) dies(t *testing.T, point string, do func()) {
+	t.Helper()
+	if err := os.WriteFile(b.point, []byte(point), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(b.point)
+	do()
+	select {
+	case err := <-b.s.done:
+		b.s.cmd = nil
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("kmirror ended by itself: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("kmirror did not come to %q", point)
+	}
+}
+
+// mirrorsWell wants a topic to be mirrored, whole and equal.
+func (b *faultBed) mirrorsWell(t *testing.T, topic string) {
+	t.Helper()
+	b.s.healed(b.src, time.Minute, topic, 3)
+	for p := range int32(faultParts) {
+		agree(t, topic, p, 2, b.src, b.dst)
+	}
+	cfg := topicConfigs(t, b.dst, topic)
+	if cfg["max.message.bytes"] != "0" || cfg["min.insync.replicas"] != "4" {
+		t.Errorf("not locked: %v", cfg)
+	}
+}
+
+// stoppedWell wants a topic to be STOPPED and writable: on all brokers the source's log, after it one marker for each producer id and
+// one reset, and nothing else.
+func (b *faultBed) stoppedWell(t *testing.T, topic string) {
+	t.Helper()
+	parts := b.s.get(10*time.Second, "STOPPED", topic)
+	leads(t, b.dst, topic, 3, time.Minute)
+	if cfg := topicConfigs(t, b.dst, topic); cfg["max.message.bytes"] != "" || cfg["min.insync.replicas"] != "" {
+		t.Errorf("still locked: %v", cfg)
+	}
+	ends := endOffsets(t, b.src, topic)
+	for p := range int32(faultParts) {
+		agree(t, topic, p, 3, b.dst)
+		log := batchesOf(t, b.dst.Node(1), topic, p)
+		end, aborted := tailOf(t, log)
+		if end != ends[tp{topic, p}] {
+			t.Errorf("partition %d is mirrored up to %d, the source ends at %d", p, end, ends[tp{topic, p}])
+		}
+		if got, want := prefix(log, end), prefix(batchesOf(t, b.src.Node(1), topic, p), end); got != want {
+			t.Errorf("partition %d differs from the source below %d: %s, want %s", p, end, got, want)
+		}
+		if ids := mirroredIDs(log, end); !slices.Equal(aborted, ids) {
+			t.Errorf("partition %d has markers for the producer ids %v, want %v", p, aborted, ids)
+		}
+		added := slices.DeleteFunc(log, func(b records.Batch) bool { return b.BaseOffset() < end })
+		if len(added) != len(aborted)+1 {
+			t.Errorf("partition %d has %d batches beyond %d, want %d markers and a reset", p, len(added), end, len(aborted))
+		}
+		stableEnds(t, b.dst, topic, p, added[len(added)-1].NextOffset())
+		if lme := parts[p].LastMirroredEpoch; lme == nil || *lme != lastEpoch(batchesOf(t, b.src.Node(1), topic, p), end) {
+			t.Errorf("partition %d: last mirrored epoch %v", p, deref(lme))
+		}
+	}
+	before := digests(t, b.dst, topic)
+	b.s.verb("failover", topic)
+	for id, now := range digests(t, b.dst, topic) {
+		if now != before[id] {
+			t.Errorf("another failover changed the log of broker %d: %s, before %s", id, now, before[id])
+		}
+	}
+	writable(t, b.dst, topic, "after the failover")
+}
+
+// prefix is a digest of a log below an offset.
+func prefix(log []records.Batch, end int64) string {
+	h, n := sha256.New(), 0
+	for _, b := range log {
+		if b.BaseOffset() < end {
+			h.Write(b)
+			n++
+		}
+	}
+	return fmt.Sprintf("%d batches %x", n, h.Sum(nil)[:8])
+}
+
+// lastEpoch is that of the last batch below an offset.
+func lastEpoch(log []records.Batch, end int64) (epoch int32) {
+	for _, b := range log {
+		if b.BaseOffset() < end {
+			epoch = b.PartitionLeaderEpoch()
+		}
+	}
+	return epoch
+}
+
+// verified wants verify to find all equal that is still mirrored.
+func (b *faultBed) verified(t *testing.T, cases []faultCase) {
+	var topics []string
+	for _, c := range cases {
+		if c.life != stopping {
+			topics = append(topics, c.topic())
+			b.mirrorsWell(t, c.topic())
+		}
+	}
+	if out := b.s.must("verify", "--mirror", "m", "--topics", strings.Join(topics, ",")); !strings.Contains(out, " 0 of ") {
+		t.Errorf("verify: %s", out)
+	}
+}
+
+// failback mirrors what was failed over to where it came from: what was written there since goes, what was written here comes, and
+// nothing else is copied.
+func (b *faultBed) failback(t *testing.T, cases []faultCase) {
+	back := newShim(t, b.src, "")
+	back.create(b.dst)
+	var topics []string
+	for _, c := range cases {
+		if c.life == stopping {
+			topics = append(topics, c.topic())
+			writable(t, b.src, c.topic(), numbered(3, "here alone")...)
+		}
+	}
+	back.mirror(topics...)
+	for _, topic := range topics {
+		back.healed(b.dst, time.Minute, topic, 2)
+		want := int64(0)
+		for p := range int32(faultParts) {
+			agree(t, topic, p, 2, b.src, b.dst)
+			log := batchesOf(t, b.dst.Node(1), topic, p)
+			end, _ := tailOf(t, log)
+			want += bytesFrom(log, end)
+		}
+		if got := back.fetched(topic); got != want {
+			t.Errorf("%d bytes of %s were copied back, its log grew by %d since the failover", got, topic, want)
+		}
+	}
+}
