@@ -2,8 +2,11 @@ package mirror
 
 import (
 	"context"
+	"math/rand/v2"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
@@ -19,8 +22,29 @@ type logs interface {
 // extent is where a log begins and ends: the offset of its first record, and the one after its last.
 type extent struct{ start, end int64 }
 
-// extents asks where the logs of a topic begin and end. An error of one partition is one of all.
+// extents asks where the logs of a topic begin and end. An error of one partition is one of all; those that pass by themselves, such
+// as leadership on its way elsewhere, are given some time.
 func extents(ctx context.Context, l logs, topic string) (map[int32]extent, error) {
+	deadline := time.Now().Add(extentsFor)
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		out, err := extentsNow(ctx, l, topic)
+		if err == nil || !kerr.IsRetriable(err) || time.Now().Add(wait).After(deadline) {
+			return out, err
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait/2))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+// extentsFor bounds the attempts of extents.
+const extentsFor = 5 * time.Second
+
+func extentsNow(ctx context.Context, l logs, topic string) (map[int32]extent, error) {
 	starts, err := l.ListStartOffsets(ctx, topic)
 	if err == nil {
 		err = starts.Error()
