@@ -90,8 +90,13 @@ func (b *bed) failoverOnce(ctx context.Context, client *admin.Client, prefix str
 		return r, fmt.Errorf("loading: %w", err)
 	}
 	pattern := "/" + prefix + ".*/"
-	if err := b.shim.run("start", "--mirror", "bench", "--topics", pattern); err != nil {
-		return r, err
+	// On a busy machine topics may take longer to create than a command waits, and be in the middle of it for the next one.
+	var refused error
+	if err := poll(ctx, 5*time.Minute, time.Second, func() (bool, error) {
+		refused = b.shim.run("start", "--mirror", "bench", "--topics", pattern)
+		return refused == nil, nil
+	}); err != nil {
+		return r, errors.Join(err, refused)
 	}
 	if err := b.ready(ctx, client, pattern); err != nil {
 		return r, err
