@@ -193,6 +193,15 @@ func hintFor(err error) string {
 	return "it is tried again by itself; if it stays, check that the source is reachable and its topic is there"
 }
 
+// finalHint is hintFor of an error that no retry helps against.
+func finalHint(err error) string {
+	var h hinter
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return "bring back what the source had and recover it, or start it anew with --overwrite; what is mirrored stays until then, and failover makes it writable"
+}
+
 // Call runs a private verb of the admin listener.
 func (m *Manager) Call(ctx context.Context, verb string, payload json.RawMessage) (json.RawMessage, error) {
 	if verb == admin.VerbVerify && m.cfg.Verify != nil {

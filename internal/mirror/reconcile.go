@@ -171,7 +171,7 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 	// What the data path says of a partition just taken up is from before; nothing of a source matters to a stop.
 	fatal := p.assigned && led && st.Err != nil && st.Fatal && p.machine.State != statemachine.Stopping
 	if fatal && p.machine.State != statemachine.Failed {
-		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: hintFor(st.Err)})
+		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: finalHint(st.Err)})
 	}
 	f := m.facts(r, p, ip, st, led)
 	m.faultsSeen(p, f, st)
