@@ -17,7 +17,9 @@ func AwaitWritable(ctx context.Context, c *Cluster, topics map[string]int32, pau
 ) (map[protocol.TopicPartition]time.Time, error) {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Bootstrap(ClientListener)...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.DisableIdempotentWrite(), kgo.ProducerLinger(0), kgo.RecordRetries(1),
-		kgo.MetadataMinAge(pause), kgo.ProduceRequestTimeout(5*time.Second))
+		kgo.MetadataMinAge(pause), kgo.ProduceRequestTimeout(5*time.Second),
+		// The default grows to seconds, which would be measured too.
+		kgo.RetryBackoffFn(func(int) time.Duration { return pause }))
 	if err != nil {
 		return nil, err
 	}
