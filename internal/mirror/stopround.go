@@ -65,9 +65,17 @@ func (m *Manager) actStop(ctx context.Context, r *round) {
 			return m.askEnds(ctx, r.draining)
 		})
 	}
+	var noted []protocol.PartitionID
 	for _, t := range r.noted {
-		m.task(ctx, "store topic "+t.Name, topicBusy(t), func(ctx context.Context, _ []protocol.PartitionID) error { return m.note(ctx, t) })
+		noted = append(noted, topicBusy(t)...)
 	}
+	m.task(ctx, "store topics", noted, func(ctx context.Context, ids []protocol.PartitionID) error {
+		topics := make([]coordinator.Topic, len(ids))
+		for i, id := range ids {
+			topics[i] = r.noted[id.Topic]
+		}
+		return m.note(ctx, topics...)
+	})
 }
 
 // topicBusy is what tasks about a whole topic hold.

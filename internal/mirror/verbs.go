@@ -129,17 +129,24 @@ func (m *Manager) takenOver(t coordinator.Topic) bool {
 	return ok && now.TopicID == t.TopicID && now.Mirror != t.Mirror
 }
 
-// note stores what the loop has found of a topic: that it is drained, or has grown back. One that an operator's call has changed
-// meanwhile is left as it is.
-func (m *Manager) note(ctx context.Context, t coordinator.Topic) error {
+// note stores what the loop has found of topics, together: that they are drained, or have grown back. One that an operator's call has
+// changed meanwhile is left as it is.
+func (m *Manager) note(ctx context.Context, topics ...coordinator.Topic) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	now, ok := m.cfg.Store.TopicByName(t.Name)
-	if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || now.Desired != t.Desired || !now.Started.Equal(t.Started) {
+	var put []coordinator.Topic
+	for _, t := range topics {
+		now, ok := m.cfg.Store.TopicByName(t.Name)
+		if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || now.Desired != t.Desired || !now.Started.Equal(t.Started) {
+			continue
+		}
+		now.Drain, now.Regrow = now.Drain && t.Drain, now.Regrow && t.Regrow
+		put = append(put, now)
+	}
+	if len(put) == 0 {
 		return nil
 	}
-	now.Drain, now.Regrow = now.Drain && t.Drain, now.Regrow && t.Regrow
-	return m.cfg.Store.PutTopic(ctx, now)
+	return m.cfg.Store.PutTopic(ctx, put...)
 }
 
 // RecoverTopics sends FAILED partitions of topics on where they were, their attempts counted from 0. Others are left alone.
