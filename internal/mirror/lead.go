@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
@@ -395,86 +393,6 @@ func (m *Manager) contested(r *round, p *part) {
 	m.step(r, p, statemachine.Fail{Final: true,
 		Reason: fmt.Sprintf("others took leadership or replicas away %d times within %s", foreignLimit, foreignWithin),
 		Hint:   "find who manages this topic (a balancer, an operator, a script), exclude it there, and start it again"})
-}
-
-// missing returns live real brokers to add so that the partition has as many real replicas as the topic was started with.
-// Whether a broker's old log is gone is asked of it before it is added.
-func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int32 {
-	want := int(p.topic.Replicas) - len(m.real(ip.Replicas))
-	if want <= 0 {
-		return nil
-	}
-	var out []int32
-	for _, b := range m.placeable(img) {
-		if len(out) < want && !slices.Contains(ip.Replicas, b) {
-			out = append(out, b)
-		}
-	}
-	return out
-}
-
-// addReplicas gives partitions their missing replicas. A broker that was dropped for being out of sync must not come back with
-// its old log, whose suffix could carry the source's epochs with other data: it is added only once it holds none.
-func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) error {
-	img := m.cfg.Destination.Image()
-	lists := map[protocol.TopicPartition][]int32{}
-	add := map[protocol.TopicPartition][]int32{}
-	m.mu.Lock()
-	for _, id := range ids {
-		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
-			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
-			lists[tp], add[tp] = m.leadingList(id, ip), m.missing(img, p, ip)
-			if len(add[tp]) == 0 && slices.Equal(lists[tp], ip.Replicas) {
-				delete(lists, tp)
-			}
-		}
-	}
-	m.mu.Unlock()
-	return m.reassignWith(ctx, lists, add)
-}
-
-// reassignWith sets replica lists, each with those brokers added that hold no log of the partition.
-func (m *Manager) reassignWith(ctx context.Context, lists, add map[protocol.TopicPartition][]int32) error {
-	img := m.cfg.Destination.Image()
-	var errs []error
-	for tp, brokers := range add {
-		for _, b := range brokers {
-			held, err := m.cfg.HoldsLog(ctx, b, tp)
-			switch {
-			case err != nil:
-				errs = append(errs, fmt.Errorf("whether broker %d still holds a log of %s: %w", b, tp, err))
-			case !held:
-				lists[tp] = append(lists[tp], b)
-			}
-		}
-	}
-	maps.DeleteFunc(lists, func(tp protocol.TopicPartition, want []int32) bool {
-		ip := img.Partition(protocol.PartitionID{Topic: img.Names[tp.Topic], Partition: tp.Partition})
-		return ip == nil || slices.Equal(want, ip.Replicas)
-	})
-	if len(lists) > 0 {
-		errs = append(errs, joinErrors("add replicas of", m.cfg.Destination.Reassign(ctx, lists)))
-	}
-	return errors.Join(errs...)
-}
-
-// holdsLog asks a broker whether it has a log of a partition, one that it is about to delete left out.
-func (m *Manager) holdsLog(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error) {
-	cl, err := m.sources.destination()
-	if err != nil {
-		return false, err
-	}
-	var set kadm.TopicsSet
-	set.Add(tp.Topic, tp.Partition)
-	dirs, err := cl.DescribeBrokerLogDirs(ctx, broker, set)
-	if err != nil {
-		return false, err
-	}
-	if err := dirs.Error(); err != nil {
-		return false, err
-	}
-	_, held := dirs.LookupPartition(tp.Topic, tp.Partition)
-	return held, nil
 }
 
 // dropLaggards takes real replicas out of sync off the replica lists: an old suffix of theirs could carry the source's

@@ -93,7 +93,7 @@ func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
 		s, ok := m.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: n})
 		stopped := ok && s.State == statemachine.Stopped
 		f.stopped = f.stopped && stopped
-		if ip := r.img.Partition(protocol.PartitionID{Topic: t.TopicID, Partition: n}); ip != nil && len(m.real(ip.Replicas)) < int(t.Replicas) {
+		if ip := r.img.Partition(protocol.PartitionID{Topic: t.TopicID, Partition: n}); ip != nil && len(m.real(targets(ip))) < int(t.Replicas) {
 			f.short = true
 		}
 		f.tailed = f.tailed && (stopped || ok && s.State == statemachine.Stopping && s.Stop == statemachine.StopTailed)
