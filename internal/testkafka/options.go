@@ -1,6 +1,7 @@
 package testkafka
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -51,6 +52,9 @@ type Options struct {
 	// Listeners of brokers besides CONTROLLER. Default CLIENT and REPL. REPL is the inter-broker listener, or the last
 	// one where that name is missing. All are PLAINTEXT unless Properties set listener.security.protocol.map.
 	Listeners []string
+	// Advertised are addresses (host:port) that nodes name instead of their own to whoever connects to a listener, by node id and
+	// the listener's name: those of proxies in front of it.
+	Advertised map[int32]map[string]string
 	// Heap is the JVM's -Xmx. Default "256m".
 	Heap string
 	// JVM are further arguments of the nodes' JVMs.
@@ -163,11 +167,15 @@ func (o Options) properties(n *Node, nodes []*Node) map[string]string {
 		"share.coordinator.state.topic.min.isr":            minISR,
 	}
 	names := o.listenerNames(n)
-	listeners := make([]string, len(names))
+	listeners, advertised := make([]string, len(names)), make([]string, len(names))
 	for i, name := range names {
 		listeners[i] = name + "://" + n.Addr(name)
+		advertised[i] = name + "://" + cmp.Or(o.Advertised[n.ID][name], n.Addr(name))
 	}
 	p["listeners"] = strings.Join(listeners, ",")
+	if len(o.Advertised[n.ID]) > 0 {
+		p["advertised.listeners"] = strings.Join(advertised, ",")
+	}
 	// Every node must know the protocol of the controllers' listener, and brokers that of their own.
 	protocols := []string{ControllerListener + ":PLAINTEXT"}
 	for _, name := range o.Listeners {

@@ -134,8 +134,12 @@ func TestOptions(t *testing.T) {
 	if text := string(formatProperties(got)); property(text, "x") != `2\\` || property(text, "node.id") != "2" {
 		t.Errorf("file:\n%s", text)
 	}
-	if p := o.properties(nodes[2], nodes); p["listeners"] != "CONTROLLER://127.0.0.1:32" || p["x"] != "1" {
+	if p := o.properties(nodes[2], nodes); p["listeners"] != "CONTROLLER://127.0.0.1:32" || p["x"] != "1" || p["advertised.listeners"] != "" {
 		t.Errorf("controller's properties: %v", p)
+	}
+	o.Advertised = map[int32]map[string]string{2: {"A": "10.0.0.1:99"}}
+	if p := o.properties(nodes[1], nodes); p["advertised.listeners"] != "A://10.0.0.1:99,B://127.0.0.1:21" {
+		t.Errorf("advertised: %v", p)
 	}
 }
 
