@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"kmirror/internal/quiet"
 	"kmirror/protocol/kip1279"
 )
 
@@ -33,6 +34,7 @@ type cluster struct {
 	topic  string
 	n      int32
 	log    *slog.Logger
+	often  *quiet.Log // what each partition may have to say at the same time
 	table  *table
 	live   Liveness
 	peer   Peer
@@ -99,7 +101,8 @@ const (
 
 func newCluster(s *Store, client *kgo.Client, life context.Context) *cluster {
 	c := &cluster{
-		self: s.cfg.Self, group: groupPrefix + s.cfg.Topic, topic: s.cfg.Topic, n: s.partitions, log: s.log, table: s.table,
+		self: s.cfg.Self, group: groupPrefix + s.cfg.Topic, topic: s.cfg.Topic, n: s.partitions, log: s.log,
+		often: quiet.New(s.log, quiet.Interval, nil), table: s.table,
 		live: s.cfg.Liveness, peer: s.cfg.Peer, client: client, sender: newSender(life, client, s.cfg.Topic, s.log),
 		touch:   s.table.touch,
 		changed: make(chan struct{}), claims: make([]claim, s.partitions), read: make([]int64, s.partitions),
@@ -139,9 +142,11 @@ func (c *cluster) took(r *kgo.Record) {
 	before := c.claims[r.Partition]
 	c.claims[r.Partition] = cl
 	if c.loaded && !cl.owner.Self && before.owner.Self && !c.live.Alive(cl.owner) {
+		if !time.Now().Before(c.spared[cl.owner.ProcessID]) {
+			c.log.Warn("another process owns partitions and does not answer; see admin.advertised of both",
+				"process", cl.owner.ProcessID, "admin", cl.owner.Admin)
+		}
 		c.spared[cl.owner.ProcessID] = time.Now().Add(sparedFor)
-		c.log.Warn("another process owns partitions and does not answer; see admin.advertised of both",
-			"process", cl.owner.ProcessID, "admin", cl.owner.Admin)
 	}
 	c.signal()
 	c.mu.Unlock()

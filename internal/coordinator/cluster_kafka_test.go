@@ -119,9 +119,7 @@ func (w *wire) join(t *testing.T, opts []kgo.Opt, process, admin string) (*Store
 	}
 	t.Logf("%s loaded after %v", process, time.Since(start))
 	return s, func(vanish bool) {
-		if s.cluster != nil {
-			s.cluster.vanish = vanish
-		}
+		s.cluster.vanish = vanish
 		if vanish {
 			w.set(admin, nil)
 		}

@@ -29,7 +29,7 @@ func named(id string) Member { return Member{ProcessID: id, Admin: id + ":1", Se
 // member is process a of a topic with n partitions, loaded.
 func member(n int32, live Liveness) *cluster {
 	s := &Store{cfg: Config{Topic: "t", Self: named("a"), Liveness: live, Peer: nobody{}}, log: slog.New(slog.DiscardHandler),
-		table: quiet(), partitions: n, closed: make(chan struct{})}
+		table: silent(), partitions: n, closed: make(chan struct{})}
 	c := newCluster(s, nil, context.Background())
 	c.load()
 	return c

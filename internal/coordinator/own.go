@@ -30,13 +30,13 @@ func (c *cluster) own(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	slots := make(chan struct{}, claimsAtOnce)
-	for told, owned := 0, 0; ; {
-		// While partitions move one line a second is enough.
-		if n := c.owned(); n == owned && n != told {
+	told, owned, since := 0, 0, time.Now()
+	for {
+		if n := c.owned(); n != owned {
+			owned, since = n, time.Now()
+		} else if n != told && time.Since(since) >= lookAgain {
 			c.log.Info("partitions of the state topic that this process owns", "now", n, "before", told)
 			told = n
-		} else {
-			owned = n
 		}
 		changed, live := c.wait(), c.live.Changed()
 		if c.isLoaded() {
@@ -61,7 +61,7 @@ func (c *cluster) own(ctx context.Context) error {
 				defer func() { <-slots }()
 				err := c.claim(ctx, s)
 				if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotCoordinator) && !errors.Is(err, errClaimLost) {
-					c.log.Warn("can't become the owner yet, trying again", "partition", p, "err", err)
+					c.often.Warn("claim", "can't become the owner yet, trying again", "partition", p, "err", err)
 				}
 				s.end(err)
 				c.mu.Lock()

@@ -25,6 +25,9 @@ const (
 	attemptLimit = 30 * time.Second
 	// freshness is how old metadata may be when it is asked for again; franz-go's 5 s would delay creation by as much.
 	freshness = 200 * time.Millisecond
+	// answerLimit is how long a broker may keep an answer to itself, on top of what a request says of waiting: any broker is asked who
+	// coordinates what, and one may be another kmirror process that hangs.
+	answerLimit = 3 * time.Second
 )
 
 var (
@@ -34,21 +37,15 @@ var (
 	errPending = errors.New("the topic is coming up")
 )
 
-// opts are the client's: one client writes and reads. Control records are kept because the last record of a partition may
-// be one, and loading waits for the last record.
+// opts are those of the client that reads. Control records are kept because the last record of a partition may be one, and loading waits
+// for the last record.
 func (s *Store) opts() []kgo.Opt {
 	return append(slices.Clone(s.cfg.Opts),
 		kgo.ConsumeTopics(s.cfg.Topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.KeepControlRecords(),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		kgo.ProducerLinger(0),
-		// A write whose caller has gone may be given up: writing the same state again does no harm.
-		kgo.AllowIdempotentProduceCancellation(),
-		kgo.UnknownTopicRetries(-1),
 		kgo.MetadataMinAge(freshness),
+		kgo.RequestTimeoutOverhead(answerLimit),
 	)
 }
 
@@ -56,7 +53,7 @@ func (s *Store) opts() []kgo.Opt {
 // destination is away and returns an error only for what needs an operator. It can be called once.
 func (s *Store) Run(ctx context.Context) error {
 	defer close(s.closed)
-	admin, err := kgo.NewClient(append(slices.Clone(s.cfg.Opts), kgo.MetadataMinAge(freshness))...)
+	admin, err := kgo.NewClient(append(slices.Clone(s.cfg.Opts), kgo.MetadataMinAge(freshness), kgo.RequestTimeoutOverhead(answerLimit))...)
 	if err != nil {
 		return fmt.Errorf("%s: client of the destination: %w", s.cfg.Topic, err)
 	}
@@ -81,9 +78,6 @@ func (s *Store) Run(ctx context.Context) error {
 		return fmt.Errorf("%s: client of the destination: %w", s.cfg.Topic, err)
 	}
 	defer s.client.Close()
-	if s.cfg.Self.ProcessID == "" {
-		return s.follow(ctx, goal)
-	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.cluster = newCluster(s, admin, life)
 	defer func() { end(); s.cluster.sender.close() }()
@@ -101,9 +95,7 @@ func (s *Store) follow(ctx context.Context, goal map[int32]int64) error {
 	for {
 		if !loaded && len(goal) == 0 {
 			loaded = true
-			if s.cluster != nil {
-				s.cluster.load()
-			}
+			s.cluster.load()
 			close(s.loaded)
 			s.log.Info("state loaded", "mirrors", len(s.Mirrors()), "topics", len(s.Topics()), "partitions", s.partitions,
 				"seconds", time.Since(started).Seconds())
@@ -119,18 +111,14 @@ func (s *Store) follow(ctx context.Context, goal map[int32]int64) error {
 		fetches.EachRecord(func(r *kgo.Record) {
 			if !r.Attrs.IsControl() {
 				s.table.apply(r.Key, r.Value, r.Offset)
-				if s.cluster != nil {
-					s.cluster.took(r)
-				}
+				s.cluster.took(r)
 			}
 			read[r.Partition] = r.Offset + 1
 			if end, ok := goal[r.Partition]; ok && r.Offset+1 >= end {
 				delete(goal, r.Partition)
 			}
 		})
-		if s.cluster != nil {
-			s.cluster.progress(read)
-		}
+		s.cluster.progress(read)
 	}
 }
 

@@ -7,20 +7,20 @@ import (
 	"kmirror/protocol/kip1279"
 )
 
-// shared returns this process's part among several, nil for the only one; false while the topic is not loaded.
-func (s *Store) shared() (*cluster, bool) {
+// shared returns this process's part among those that share the topic, nil while it is not loaded.
+func (s *Store) shared() *cluster {
 	select {
 	case <-s.loaded:
-		return s.cluster, true
+		return s.cluster
 	default:
-		return nil, false
+		return nil
 	}
 }
 
 // Members returns the processes that share the topic, sorted by process id: the members of the group, dead ones among them until
 // their session ends (6 s), or this process alone before the group has come together. Changed tells of changes.
 func (s *Store) Members() []Member {
-	if c, ok := s.shared(); ok && c != nil {
+	if c := s.shared(); c != nil {
 		return c.members()
 	}
 	return []Member{s.cfg.Self}
@@ -29,12 +29,9 @@ func (s *Store) Members() []Member {
 // MetadataOwner returns the metadata coordinator of a mirror: the owner of the partition that its definition lies in. It
 // is false before the topic is loaded and while it is not known. Between two owners both may hold themselves for it for a moment.
 func (s *Store) MetadataOwner(mirror string) (Member, bool) {
-	c, ok := s.shared()
-	switch {
-	case !ok:
+	c := s.shared()
+	if c == nil {
 		return Member{}, false
-	case c == nil:
-		return s.cfg.Self, true
 	}
 	return c.target(kip1279.MirrorPartitionOf(mirror, s.partitions))
 }
@@ -42,7 +39,7 @@ func (s *Store) MetadataOwner(mirror string) (Member, bool) {
 // WriteStates stores states for another process; those whose partition this one does not own are refused with
 // ErrNotCoordinator. Outcomes come in the order of states.
 func (s *Store) WriteStates(ctx context.Context, states []PartitionState) []Outcome {
-	c, _ := s.shared()
+	c := s.shared()
 	if c == nil {
 		return all(len(states), ErrNotCoordinator)
 	}
@@ -56,7 +53,7 @@ func (s *Store) WriteStates(ctx context.Context, states []PartitionState) []Outc
 
 // WriteRecords stores records for another process, as WriteStates does. Records that are not understood are an error for all.
 func (s *Store) WriteRecords(ctx context.Context, records []Record) []Outcome {
-	c, _ := s.shared()
+	c := s.shared()
 	if c == nil {
 		return all(len(records), ErrNotCoordinator)
 	}
@@ -71,7 +68,7 @@ func (s *Store) WriteRecords(ctx context.Context, records []Record) []Outcome {
 // those of another owner.
 func (s *Store) OwnStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []ReadOutcome {
 	out := make([]ReadOutcome, len(ids))
-	c, _ := s.shared()
+	c := s.shared()
 	for i, id := range ids {
 		if c == nil {
 			out[i].Err = ErrNotCoordinator
@@ -85,7 +82,7 @@ func (s *Store) OwnStates(ctx context.Context, mirror string, ids []protocol.Par
 // ReadStates asks the owners for states, in the order of ids. State answers at once with what has been read here, which
 // may be older by a moment; who takes a partition over from another process asks the owner.
 func (s *Store) ReadStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []ReadOutcome {
-	if c, ok := s.shared(); ok && c != nil {
+	if c := s.shared(); c != nil {
 		return c.states(ctx, mirror, ids)
 	}
 	out := make([]ReadOutcome, len(ids))

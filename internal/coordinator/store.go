@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -30,8 +29,8 @@ type Config struct {
 	ReplicationFactor int16
 	// Exclude reports broker ids that may not hold the topic: ours, since we keep no log. nil excludes none.
 	Exclude func(brokerID int32) bool
-	// Self makes the process one of several that share the topic; without a ProcessID it takes itself for the only one, and nobody
-	// is fenced. Peer asks the others (nil: they can't be asked), Liveness tells which of them answer (nil: all do).
+	// Self is this process; its ProcessID is required. Peer asks the others that share the topic (nil: they can't be asked), Liveness tells
+	// which of them answer (nil: all do).
 	Self     Member
 	Peer     Peer
 	Liveness Liveness
@@ -52,7 +51,7 @@ type Store struct {
 	loaded chan struct{}
 	closed chan struct{}
 
-	// client, partitions and cluster are set before loaded is closed; cluster is nil in a process that is the only one.
+	// client, partitions and cluster are set before loaded is closed.
 	client     *kgo.Client
 	partitions int32
 	cluster    *cluster
@@ -83,6 +82,8 @@ func New(c Config) (*Store, error) {
 	}
 	c.Self.Self = true
 	switch {
+	case c.Self.ProcessID == "":
+		return nil, fmt.Errorf("%s: the process needs an id", c.Topic)
 	case c.Partitions < 0 || c.Partitions > 10_000:
 		return nil, fmt.Errorf("%s: %d partitions; give 1 to 10000", c.Topic, c.Partitions)
 	case c.ReplicationFactor < 0:
@@ -186,20 +187,7 @@ func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	if err := s.awaitLoaded(ctx); err != nil {
 		return err
 	}
-	if s.cluster != nil {
-		return s.cluster.put(ctx, s.cluster.stateChanges(states))
-	}
-	return s.write(ctx, func(n int32) ([]record, error) {
-		var out []record
-		for _, st := range states {
-			r, err := stateRecords(st, n)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r...)
-		}
-		return out, nil
-	})
+	return s.cluster.put(ctx, s.cluster.stateChanges(states))
 }
 
 func (s *Store) awaitLoaded(ctx context.Context) error {
@@ -223,45 +211,9 @@ func (s *Store) write(ctx context.Context, encode func(partitions int32) ([]reco
 	if err != nil {
 		return err
 	}
-	if s.cluster != nil {
-		changes := make([]change, 0, len(records))
-		for _, r := range records {
-			changes = append(changes, change{record: r})
-		}
-		return s.cluster.put(ctx, changes)
-	}
-	records = s.table.changes(records)
-	results := make(chan error, len(records))
+	changes := make([]change, 0, len(records))
 	for _, r := range records {
-		rec := &kgo.Record{Topic: s.cfg.Topic, Partition: r.partition, Key: r.keyBytes, Value: r.value}
-		s.client.Produce(ctx, rec, func(rec *kgo.Record, err error) {
-			if err == nil {
-				s.table.apply(rec.Key, rec.Value, rec.Offset)
-			}
-			s.table.settle(r)
-			results <- err
-		})
+		changes = append(changes, change{record: r})
 	}
-	var errs []error
-	for range records {
-		select {
-		case err := <-results:
-			errs = append(errs, err)
-		case <-ctx.Done():
-			errs = append(errs, ctx.Err())
-			return s.writeError(errs)
-		}
-	}
-	return s.writeError(errs)
-}
-
-func (s *Store) writeError(errs []error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) == 0 {
-		return nil
-	}
-	if errors.Is(errs[0], kgo.ErrClientClosed) {
-		return ErrClosed
-	}
-	return fmt.Errorf("write %d records to %s: %w", len(errs), s.cfg.Topic, errs[0])
+	return s.cluster.put(ctx, changes)
 }

@@ -19,14 +19,11 @@ import (
 	"kmirror/statemachine"
 )
 
-// run starts a store and returns it with a function that ends it. With w it is one of several that share the topic.
+// run starts a store, one of those that share the topic by w, and returns it with a function that ends it.
 func run(t *testing.T, c *testkafka.Cluster, w *wire) (*Store, func()) {
 	t.Helper()
-	var self Member
-	if w != nil {
-		id := w.next()
-		self = Member{ProcessID: id, Admin: id + ":1"}
-	}
+	id := w.next()
+	self := Member{ProcessID: id, Admin: id + ":1"}
 	s, err := New(Config{
 		Opts: []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...)}, Partitions: 8,
 		Exclude: func(id int32) bool { return id == 3 }, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Self: self,
@@ -35,9 +32,7 @@ func run(t *testing.T, c *testkafka.Cluster, w *wire) (*Store, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w != nil {
-		w.set(self.Admin, s)
-	}
+	w.set(self.Admin, s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -46,9 +41,7 @@ func run(t *testing.T, c *testkafka.Cluster, w *wire) (*Store, func()) {
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if w != nil {
-			w.set(self.Admin, nil)
-		}
+		w.set(self.Admin, nil)
 	}
 	select {
 	case <-s.Loaded():
@@ -79,11 +72,7 @@ func partitionState(p int32, s statemachine.State, lme int32) PartitionState {
 }
 
 func TestStoreOnKafka(t *testing.T) {
-	t.Run("alone", func(t *testing.T) { storeOnKafka(t, nil) })
-	t.Run("one of several", func(t *testing.T) { storeOnKafka(t, newWire()) })
-}
-
-func storeOnKafka(t *testing.T, w *wire) {
+	w := newWire()
 	c := testkafka.Start(t, testkafka.Options{Name: "coord", Brokers: 3, Controllers: 1})
 	adm, err := kadm.NewOptClient(kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...))
 	must(t, err)
@@ -266,7 +255,8 @@ func TestStoreLoadsWhatTheCleanerLeft(t *testing.T) {
 	adm, err := kadm.NewOptClient(kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...))
 	must(t, err)
 	defer adm.Close()
-	s, stop := run(t, c, nil)
+	w := newWire()
+	s, stop := run(t, c, w)
 	size := "1000"
 	_, err = adm.AlterTopicConfigs(context.Background(), []kadm.AlterConfig{
 		{Op: kadm.SetConfig, Name: "segment.bytes", Value: new("1048576")},
@@ -288,7 +278,7 @@ func TestStoreLoadsWhatTheCleanerLeft(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	stop()
-	again, stopAgain := run(t, c, nil)
+	again, stopAgain := run(t, c, w)
 	defer stopAgain()
 	checkStates(t, again, []PartitionState{want}, "after the cleaner")
 }

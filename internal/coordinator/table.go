@@ -45,8 +45,6 @@ type stateID struct {
 type entry struct {
 	offset int64
 	value  []byte // nil: deleted
-	// pending counts writes that are not acknowledged yet.
-	pending int
 }
 
 func newTable(log *slog.Logger) *table {
@@ -246,37 +244,6 @@ func (t *table) index(name string) {
 	if delete(t.newest, name); found {
 		t.newest[name] = newest
 	}
-}
-
-// changes drops the records that would write what is there already, and counts the others as pending. Every record that
-// is returned must be settled.
-func (t *table) changes(records []record) []record {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var out []record
-	for _, r := range records {
-		e, ok := t.entries[string(r.keyBytes)]
-		same := bytes.Equal(e.value, r.value) && (e.value == nil) == (r.value == nil)
-		if e.pending == 0 && (ok && same || !ok && r.value == nil) {
-			continue
-		}
-		if !ok {
-			e.offset = -1
-		}
-		e.pending++
-		t.entries[string(r.keyBytes)] = e
-		out = append(out, r)
-	}
-	return out
-}
-
-// settle ends the wait for an acknowledgement.
-func (t *table) settle(r record) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.entries[string(r.keyBytes)]
-	e.pending--
-	t.entries[string(r.keyBytes)] = e
 }
 
 func (t *table) wait() <-chan struct{} {

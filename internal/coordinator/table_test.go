@@ -19,7 +19,7 @@ var (
 	since = time.Date(2026, 11, 29, 21, 45, 0, 123456789, time.UTC)
 )
 
-func quiet() *table { return newTable(slog.New(slog.DiscardHandler)) }
+func silent() *table { return newTable(slog.New(slog.DiscardHandler)) }
 
 // log is a topic in memory: records get rising offsets per partition.
 type log map[int32]int64
@@ -41,7 +41,7 @@ func (l log) write(t *testing.T, tab *table, records []record, err error) []int6
 func one(r record, err error) ([]record, error) { return []record{r}, err }
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
-	tab, l := quiet(), log{}
+	tab, l := silent(), log{}
 	m := Mirror{Name: "dc1", Config: map[string]string{"bootstrap.servers": "a:1", "sasl.jaas.config": "${file:x}"},
 		SourceClusterID: "cid", Created: since}
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring,
@@ -71,7 +71,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 }
 
 func TestOffsetsDecideNotTheOrderOfArrival(t *testing.T) {
-	tab := quiet()
+	tab := silent()
 	id := protocol.PartitionID{Topic: idA}
 	put := func(s statemachine.State, offset int64) {
 		r, err := stateRecords(PartitionState{Mirror: "m", ID: id, State: s, LastMirrorEpoch: -1}, 50)
@@ -99,7 +99,7 @@ func TestOffsetsDecideNotTheOrderOfArrival(t *testing.T) {
 }
 
 func TestEpochAndStateAreSeparate(t *testing.T) {
-	tab, l := quiet(), log{}
+	tab, l := silent(), log{}
 	s := PartitionState{Mirror: "m", ID: protocol.PartitionID{Topic: idA}, State: statemachine.Stopped, LastMirrorEpoch: 9}
 	r, err := stateRecords(s, 50)
 	l.write(t, tab, r, err)
@@ -130,41 +130,28 @@ func TestEpochAndStateAreSeparate(t *testing.T) {
 	}
 }
 
-func TestUnchangedRecordsAreNotWritten(t *testing.T) {
-	tab, l := quiet(), log{}
+func TestUnchangedRecordsAreTold(t *testing.T) {
+	tab, l := silent(), log{}
 	m, err := mirrorRecord(Mirror{Name: "m"}, 50)
 	if err != nil {
 		t.Fatal(err)
 	}
 	other, _ := mirrorRecord(Mirror{Name: "m", SourceClusterID: "x"}, 50)
 	gone := newRecord(kip1279.StateKey{Type: kip1279.RecordMirror, Mirror: "m"}, nil, 50)
-	if got := tab.changes([]record{gone}); len(got) != 0 {
-		t.Error("a tombstone for what never was")
+	check := func(what string, r record, offset int64, same bool) {
+		t.Helper()
+		if o, ok := tab.same(r); o != offset || ok != same {
+			t.Errorf("%s: %d, %v", what, o, ok)
+		}
 	}
-	if got := tab.changes([]record{m}); len(got) != 1 {
-		t.Fatal("a new record was dropped")
-	}
-	if got := tab.changes([]record{m}); len(got) != 1 {
-		t.Error("while a write of the same key is under way nothing is known to be unchanged")
-	}
-	tab.settle(m)
-	tab.settle(m)
+	check("a tombstone for what never was", gone, -1, true)
+	check("a new record", m, -1, false)
 	l.write(t, tab, []record{m}, nil)
-	if got := tab.changes([]record{m}); len(got) != 0 {
-		t.Error("an unchanged record would be written")
-	}
-	if got := tab.changes([]record{other}); len(got) != 1 {
-		t.Error("a changed record was dropped")
-	}
-	tab.settle(other)
-	if got := tab.changes([]record{gone}); len(got) != 1 {
-		t.Error("a tombstone was dropped")
-	}
-	tab.settle(gone)
+	check("it again", m, 0, true)
+	check("another", other, 0, false)
+	check("a tombstone", gone, 0, false)
 	l.write(t, tab, []record{gone}, nil)
-	if got := tab.changes([]record{gone}); len(got) != 0 {
-		t.Error("a second tombstone would be written")
-	}
+	check("a second tombstone", gone, 1, true)
 }
 
 func TestRecordsThatAreNotUnderstoodAreLeftAlone(t *testing.T) {
@@ -187,7 +174,7 @@ func TestRecordsThatAreNotUnderstoodAreLeftAlone(t *testing.T) {
 }
 
 func TestOldNumberOfUnknown(t *testing.T) {
-	tab := quiet()
+	tab := silent()
 	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: "m", TopicID: idA}
 	r := newRecord(k, &kip1279.PartitionStateValue{State: int8(statemachine.Mirroring), PreviousState: 16}, 50)
 	tab.apply(r.keyBytes, r.value, 0)
@@ -197,7 +184,7 @@ func TestOldNumberOfUnknown(t *testing.T) {
 }
 
 func TestNewestTopicOfAName(t *testing.T) {
-	tab, l := quiet(), log{}
+	tab, l := silent(), log{}
 	for i, id := range []protocol.UUID{idB, idA} {
 		r, err := one(topicRecord(Topic{Mirror: "m", Name: "t", TopicID: id, Desired: statemachine.Mirroring,
 			Started: since.Add(time.Duration(-i) * time.Hour)}, 50))
@@ -212,7 +199,7 @@ func TestNewestTopicOfAName(t *testing.T) {
 }
 
 func TestChangedIsClosedOnce(t *testing.T) {
-	tab, l := quiet(), log{}
+	tab, l := silent(), log{}
 	before := tab.wait()
 	r, err := one(mirrorRecord(Mirror{Name: "m"}, 50))
 	l.write(t, tab, r, err)
@@ -260,8 +247,11 @@ func TestAssignSpreadsReplicas(t *testing.T) {
 
 func TestNewRefusesNonsense(t *testing.T) {
 	for name, c := range map[string]Config{
-		"partitions": {Partitions: -1}, "too many partitions": {Partitions: 1 << 20}, "factor": {ReplicationFactor: -2},
+		"partitions": {Partitions: -1}, "too many partitions": {Partitions: 1 << 20}, "factor": {ReplicationFactor: -2}, "no id": {},
 	} {
+		if name != "no id" {
+			c.Self = named("a")
+		}
 		if _, err := New(c); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -270,7 +260,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 
 // TestTopicNamesFollowRemovals: when the newest topic of a name is removed, the one before it counts again.
 func TestTopicNamesFollowRemovals(t *testing.T) {
-	tab, l := quiet(), log{}
+	tab, l := silent(), log{}
 	older := Topic{Mirror: "m", Name: "t", TopicID: idA, Desired: statemachine.Mirroring, Started: since}
 	newer := older
 	newer.TopicID, newer.Started = idB, since.Add(time.Hour)
@@ -300,7 +290,7 @@ func FuzzApply(f *testing.F) {
 		f.Add(r.keyBytes, []byte(nil))
 	}
 	f.Fuzz(func(t *testing.T, key, value []byte) {
-		tab := quiet()
+		tab := silent()
 		tab.apply(key, value, 1)
 		tab.apply(key, nil, 2)
 		if len(tab.topicList()) > 0 || len(tab.mirrorList()) > 0 || len(tab.newest) > 0 {
