@@ -2,10 +2,14 @@ package mirror
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"kmirror/statemachine"
 )
@@ -23,6 +27,8 @@ const (
 	sightEvery = 2 * time.Second
 	// blindAfter is how long a source must not answer before another process is to lead its mirror.
 	blindAfter = 6 * time.Second
+	// partlyAfter is how long some of its brokers must not answer: longer than it takes a source to notice that they are down.
+	partlyAfter = 20 * time.Second
 )
 
 // Blind returns the mirrors whose source this process does not reach.
@@ -61,24 +67,53 @@ func (m *Manager) lookAtSources(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	failed := map[string]bool{}
+	failed := map[string]time.Duration{}
 	for mirror := range active {
 		wg.Go(func() {
+			limit := time.Duration(0)
 			if m.cfg.PingSource(ctx, mirror) != nil {
-				mu.Lock()
-				failed[mirror] = true
-				mu.Unlock()
+				limit = blindAfter
+			} else if m.cfg.SeeSource(ctx, mirror) != nil {
+				limit = partlyAfter
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if limit > 0 {
+				failed[mirror] = limit
 			}
 		})
 	}
 	wg.Wait()
 	if ctx.Err() == nil && m.sight.note(failed, time.Now()) {
+		m.log.Info("mirrors whose source this process does not reach, for others to lead", "mirrors", m.Blind())
 		m.poke()
 	}
 }
 
-// note takes down which sources did not answer, and reports whether that changes what this process is blind for.
-func (s *sight) note(failed map[string]bool, now time.Time) bool {
+// seeSource asks every broker that a mirror's source names: a process may reach its bootstrap servers and not those that it is sent to.
+func (m *Manager) seeSource(ctx context.Context, name string) error {
+	def, ok := m.cfg.Store.Mirror(name)
+	if !ok {
+		return fmt.Errorf("mirror %q is not defined", name)
+	}
+	cl, err := m.sources.source(name, def.Config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	brokers, err := cl.ApiVersions(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	brokers.Each(func(b kadm.BrokerApiVersions) { errs = append(errs, b.Err) })
+	return errors.Join(errs...)
+}
+
+// note takes down which sources did not answer, with how long that may last, and reports whether it changes what this process is blind
+// for.
+func (s *sight) note(failed map[string]time.Duration, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lost == nil {
@@ -86,15 +121,15 @@ func (s *sight) note(failed map[string]bool, now time.Time) bool {
 	}
 	var blind []string
 	for mirror := range s.lost {
-		if !failed[mirror] {
+		if failed[mirror] == 0 {
 			delete(s.lost, mirror)
 		}
 	}
-	for mirror := range failed {
+	for mirror, limit := range failed {
 		if _, ok := s.lost[mirror]; !ok {
 			s.lost[mirror] = now
 		}
-		if now.Sub(s.lost[mirror]) >= blindAfter {
+		if now.Sub(s.lost[mirror]) >= limit {
 			blind = append(blind, mirror)
 		}
 	}

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -37,6 +38,7 @@ type world struct {
 	joinErr   map[string]error
 	clearELR  bool // reassignments clear eligible leader replicas
 	sourceErr error
+	notReady  bool
 	stray     func(*kraft.Topic) bool
 	looks     int // rounds of the manager
 }
@@ -96,10 +98,16 @@ func (w *world) wrote(what string) {
 func (w *world) Image() *kraft.Image                       { w.mu.Lock(); defer w.mu.Unlock(); return w.img }
 func (w *world) Changed() <-chan struct{}                  { w.mu.Lock(); defer w.mu.Unlock(); return w.changed }
 func (w *world) ClusterID() string                         { return "destination" }
-func (w *world) Owns(id int32) bool                        { return id >= 9000 }
+func (w *world) Owns(id int32) bool                        { return id == 9001 || id == 9002 }
 func (w *world) Guest(id int32) bool                       { return id >= 9000 }
-func (w *world) Ready() error                              { return nil }
 func (w *world) SetStrayCheck(f func(t *kraft.Topic) bool) { w.stray = f }
+
+func (w *world) Ready() error {
+	if w.notReady {
+		return errors.New("not ready")
+	}
+	return nil
+}
 
 func (w *world) CreateTopic(context.Context, broker.NewTopic) (protocol.UUID, error) {
 	return protocol.UUID{}, nil

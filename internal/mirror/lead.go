@@ -342,14 +342,14 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		return
 	}
 	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
-	if m.cfg.Destination.Ready() == nil && (p.led && !led && !m.guest(ip.Leader) || p.ours && !ours) {
+	if m.cfg.Destination.Ready() == nil && (p.led && !led && !m.guest(ip.Leader) || p.ours && !ours && !m.taken(ip)) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
 			"leader", ip.Leader, "replicas", ip.Replicas)
 		m.cfg.OnForeign()
 		m.contested(r, p)
 	}
 	p.led, p.ours = led, ours
-	if p.machine.State != statemachine.Mirroring || !led {
+	if p.machine.State != statemachine.Mirroring || !led || m.yields(r, p, ip) {
 		return
 	}
 	if len(ip.Adding)+len(ip.Removing) > 0 {

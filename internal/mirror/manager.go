@@ -35,6 +35,8 @@ type Config struct {
 	Log     *slog.Logger
 	// PingSource tells whether a mirror's source answers; by default it is asked for its brokers.
 	PingSource func(ctx context.Context, mirror string) error
+	// SeeSource tells whether all of a source's live brokers answer; by default they are asked.
+	SeeSource func(ctx context.Context, mirror string) error
 	// HoldsLog tells whether a broker has a log of a partition; by default the broker is asked.
 	HoldsLog func(ctx context.Context, broker int32, tp protocol.TopicPartition) (bool, error)
 	// SourceEnds tells where topics end at their source, by destination topic id and partition. By default the source is asked.
@@ -89,6 +91,7 @@ type Manager struct {
 	retired    chan struct{} // closed when Retire is done
 	retireOnce sync.Once
 	leaving    atomic.Bool
+	over       atomic.Bool // Run is over, or about to be
 	sight      sight
 	// known is what was known of processes last, and since when. It belongs to the loop.
 	known struct {
@@ -120,6 +123,8 @@ type part struct {
 	work    stopWork
 	// complete is since when a reassignment under way has had all that it waits for.
 	complete time.Time
+	// yielding is since when another process is to lead.
+	yielding time.Time
 }
 
 // retryBase and retryMax bound the back-off of a FAILED partition (KIP: mirror.failed.retry.*.backoff.ms).
@@ -162,6 +167,9 @@ func New(cfg Config) (*Manager, error) {
 	if m.cfg.PingSource == nil {
 		m.cfg.PingSource = m.pingSource
 	}
+	if m.cfg.SeeSource == nil {
+		m.cfg.SeeSource = m.seeSource
+	}
 	if m.cfg.HoldsLog == nil {
 		m.cfg.HoldsLog = m.holdsLog
 	}
@@ -200,6 +208,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	case <-m.cfg.Store.Loaded():
 	}
 	m.cfg.Destination.SetStrayCheck(m.isStray)
+	defer context.AfterFunc(ctx, func() { m.over.Store(!m.leaving.Load()) })()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { m.loop(ctx); m.tasks.Wait(); return nil })
 	g.Go(func() error { newTxnWatch(m).run(ctx); return nil })

@@ -30,6 +30,9 @@ type Process struct {
 // have come to know the same by then, and take nothing back.
 const settleFor = 3 * time.Second
 
+// yieldFor is how long another process has to take over what it is to lead.
+const yieldFor = taskLimit + settleFor
+
 // alone is what there is without others.
 func (m *Manager) alone() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}} }
 
@@ -102,6 +105,26 @@ func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, i
 	return false
 }
 
+// taken reports whether the replica list of a partition begins with an id of another process: that one is taking it over.
+func (m *Manager) taken(ip *kraft.Partition) bool {
+	return len(ip.Replicas) > 0 && m.guest(ip.Replicas[0]) && !m.cfg.Destination.Owns(ip.Replicas[0])
+}
+
+// yields reports whether another process is about to take a partition that we lead: two that set its replica list at the same time would
+// only cancel what the other has begun. One that does not come is not waited for for ever.
+func (m *Manager) yields(r *round, p *part, ip *kraft.Partition) bool {
+	lead := choose(r.procs, p.topic.Mirror, p.id).lead
+	coming := !lead.Self && !lead.Leaving && !lead.Starting
+	if !coming && !(m.taken(ip) && r.lives(ip.Replicas[0])) {
+		p.yielding = time.Time{}
+		return false
+	}
+	if p.yielding.IsZero() {
+		p.yielding = r.now
+	}
+	return r.now.Sub(p.yielding) < yieldFor
+}
+
 // lives reports whether a node id of another process may be alive: the controller holds it for so, and nobody knows better. Of a
 // process that was not heard of yet nothing is taken.
 func (r *round) lives(node int32) bool {
@@ -114,10 +137,10 @@ func (m *Manager) settled(procs []Process, now time.Time) bool {
 	same := slices.EqualFunc(procs, m.known.procs, func(a, b Process) bool {
 		return slices.Equal(a.NodeIDs, b.NodeIDs) && slices.Equal(a.Blind, b.Blind) && a.Leaving == b.Leaving && a.Starting == b.Starting
 	})
-	if !same {
+	if !same || m.cfg.Destination.Ready() != nil { // the others have to learn that this one is ready, too
 		m.known.procs, m.known.since = procs, now
 	}
-	return now.Sub(m.known.since) >= settleFor && m.cfg.Destination.Ready() == nil
+	return now.Sub(m.known.since) >= settleFor
 }
 
 // movable reports whether a partition in a state may go from one live process to another. Those that prepare or stop are finished

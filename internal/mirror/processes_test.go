@@ -1,12 +1,129 @@
 package mirror
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"kmirror/internal/coordinator"
+	"kmirror/internal/replica"
 	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
 )
+
+// shared makes the manager of a topic's partition one of two processes. The other has 9003 and 9004 among its ids, and is to lead the
+// partition, or not.
+func shared(t *testing.T, w *world, m *Manager, otherLeads bool) (other *Process) {
+	t.Helper()
+	w.edit(func(i *kraft.Image) {
+		i.Brokers = map[int32]*kraft.Broker{1: {}, 2: {}, 3: {}, 9001: {}, 9002: {}, 9003: {}, 9004: {}}
+	})
+	// The choice goes by the first of a process's ids.
+	us := Process{NodeIDs: m.cfg.NodeIDs, Self: true}
+	for _, ids := range [][]int32{{9003, 9004}, {9004, 9003}, {9005, 9003, 9004}, {9006, 9003, 9004}, {9007, 9003, 9004}} {
+		other = &Process{NodeIDs: ids}
+		if choose([]Process{us, *other}, "m", orders0).lead.Self != otherLeads {
+			m.cfg.Processes = func() []Process { return []Process{us, *other} }
+			return other
+		}
+	}
+	t.Fatal("no ids give the choice that is wanted")
+	return nil
+}
+
+// TestYields: while another process takes a partition over its list is left alone, and that is nobody's meddling.
+func TestYields(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 5}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 1}
+	w.states[orders0] = coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing,
+		LastMirrorEpoch: -1, Aligned: true}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	foreign := 0
+	m.cfg.OnForeign = func() { foreign++ }
+	other := shared(t, w, m, true)
+	rounds(t, m, 2)
+	w.change("orders", func(p *kraft.Partition) {
+		p.Replicas, p.ISR = []int32{9003, 9004, 9001, 1, 2, 3}, []int32{9001, 1, 2, 3, 9003, 9004}
+	})
+	rounds(t, m, 3)
+	if len(w.lists) > 0 || foreign > 0 {
+		t.Errorf("lists set %v, %d foreign changes", w.lists, foreign)
+	}
+	other.Starting = true // not known to be ready, as when its answer is on its way; the list says who comes
+	rounds(t, m, 3)
+	if len(w.lists) > 0 || foreign > 0 {
+		t.Errorf("lists set %v, %d foreign changes", w.lists, foreign)
+	}
+	other.Starting, other.Dead = false, true
+	rounds(t, m, 2)
+	if n := len(w.lists); n == 0 || !slices.Equal(w.lists[n-1], []int32{9001, 9002, 1, 2, 3}) {
+		t.Errorf("the other died on its way, lists set: %v", w.lists)
+	}
+}
+
+// TestYieldsNotForEver: who is to lead and does not come keeps nobody from looking after the partition.
+func TestYieldsNotForEver(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 5}, lockOn)
+	w.states[orders0] = coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing,
+		LastMirrorEpoch: -1, Aligned: true}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	shared(t, w, m, true)
+	rounds(t, m, 2)
+	if len(w.lists) > 0 {
+		t.Fatalf("lists set %v", w.lists)
+	}
+	m.parts[orders0].yielding = time.Now().Add(-yieldFor)
+	rounds(t, m, 2)
+	if len(w.lists) == 0 {
+		t.Error("no standby was added")
+	}
+}
+
+// TestSettledOnlyWhenReady: what this process may take from others is counted from when it is ready itself, which they have to learn.
+func TestSettledOnlyWhenReady(t *testing.T) {
+	w := newWorld()
+	m := newManager(t, w)
+	procs, at := m.alone(), time.Now()
+	m.settled(procs, at)
+	w.notReady = true
+	if m.settled(procs, at.Add(settleFor)) {
+		t.Error("settled while not ready")
+	}
+	w.notReady = false
+	if m.settled(procs, at.Add(settleFor+1)) || !m.settled(procs, at.Add(2*settleFor)) {
+		t.Error("not counted from when it was ready")
+	}
+}
+
+// TestStopTakesFromADeadProcess: a stop does not wait until the controller has found out that the leader is dead.
+func TestStopTakesFromADeadProcess(t *testing.T) {
+	w, topic := stoppingWorld(t)
+	w.change("orders", func(p *kraft.Partition) {
+		p.Replicas, p.ISR, p.Leader = []int32{9003, 9004, 9001, 1, 2, 3}, []int32{9003, 9004, 9001, 1, 2, 3}, 9003
+	})
+	s := w.states[orders0]
+	s.State, s.Previous = statemachine.Stopping, statemachine.Mirroring
+	w.states[orders0] = s
+	m := stopManager(t, w, topic)
+	other := shared(t, w, m, false)
+	rounds(t, m, 2)
+	if len(w.lists) > 0 {
+		t.Fatalf("taken from a process that lives: %v", w.lists)
+	}
+	other.Dead = true
+	w.sourceErr = errors.New("connection refused")
+	m.reconcile(t.Context())
+	m.tasks.Wait()
+	if ip := w.Image().Partition(orders0); !w.Owns(ip.Leader) {
+		t.Errorf("led by %d, lists set %v", ip.Leader, w.lists)
+	}
+}
 
 func TestChoose(t *testing.T) {
 	a, b, c := Process{NodeIDs: []int32{9001, 9002}}, Process{NodeIDs: []int32{9003, 9004}}, Process{NodeIDs: []int32{9005, 9006}}
@@ -64,16 +181,21 @@ func TestChoose(t *testing.T) {
 func TestBlind(t *testing.T) {
 	var s sight
 	at := time.Now()
-	if s.note(map[string]bool{"m": true}, at) || s.note(map[string]bool{"m": true}, at.Add(blindAfter-1)) {
+	if s.note(map[string]time.Duration{"m": blindAfter}, at) || s.note(map[string]time.Duration{"m": blindAfter}, at.Add(blindAfter-1)) {
 		t.Error("blind too soon")
 	}
-	if !s.note(map[string]bool{"m": true, "n": true}, at.Add(blindAfter)) || !slices.Equal(s.blind, []string{"m"}) {
+	if !s.note(map[string]time.Duration{"m": blindAfter, "n": blindAfter}, at.Add(blindAfter)) || !slices.Equal(s.blind, []string{"m"}) {
 		t.Errorf("blind for %v", s.blind)
 	}
-	if !s.note(map[string]bool{"n": true}, at.Add(blindAfter+1)) || len(s.blind) > 0 {
+	if !s.note(map[string]time.Duration{"n": blindAfter}, at.Add(blindAfter+1)) || len(s.blind) > 0 {
 		t.Errorf("blind for %v after an answer", s.blind)
 	}
-	if s.note(map[string]bool{"m": true}, at.Add(2*blindAfter)) {
+	if s.note(map[string]time.Duration{"m": blindAfter}, at.Add(2*blindAfter)) {
 		t.Error("an old silence counts")
+	}
+	s = sight{}
+	partly := map[string]time.Duration{"m": partlyAfter}
+	if s.note(partly, at) || s.note(partly, at.Add(blindAfter)) || !s.note(partly, at.Add(partlyAfter)) {
+		t.Errorf("some brokers of a source are silent: blind for %v", s.blind)
 	}
 }

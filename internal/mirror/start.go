@@ -94,8 +94,12 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 	return out, nil
 }
 
-// loaded refuses while __mirror_state has not been read.
+// loaded refuses while __mirror_state has not been read, and once this process leaves.
 func (m *Manager) loaded() error {
+	if m.over.Load() {
+		return &admin.Error{Code: 15, Message: "this process is shutting down", Exit: admin.ExitUnreachable,
+			Hint: "ask another one, or this one again once it is back"}
+	}
 	select {
 	case <-m.cfg.Store.Loaded():
 		return nil

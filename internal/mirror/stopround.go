@@ -20,10 +20,13 @@ func (m *Manager) gatherStop(r *round, p *part, e statemachine.Effect) {
 		m.setRole(r, p, replica.RoleDrain)
 		m.dropOutOfSync(r, p)
 	case statemachine.Settle:
+		if ip := r.img.Partition(p.id); ip != nil && m.guest(ip.Leader) {
+			m.retakeFrom(r, p) // a dead process holds no log to compare, and the controller takes its time to see that it is dead
+			return
+		}
 		r.settle = append(r.settle, p.id)
 	case statemachine.Retake:
-		r.retake = append(r.retake, p.id)
-		m.setRole(r, p, replica.RoleDrain)
+		m.retakeFrom(r, p)
 	case statemachine.Release:
 		r.release = append(r.release, p.id)
 	case statemachine.Mark:
@@ -47,6 +50,12 @@ func (m *Manager) gatherStop(r *round, p *part, e statemachine.Effect) {
 	case statemachine.HandOver:
 		r.handOver = append(r.handOver, p.id)
 	}
+}
+
+// retakeFrom asks for leadership, whoever has it.
+func (m *Manager) retakeFrom(r *round, p *part) {
+	r.retake = append(r.retake, p.id)
+	m.setRole(r, p, replica.RoleDrain)
 }
 
 // actStop starts the tasks of stops.
