@@ -3,6 +3,7 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -305,7 +306,12 @@ func (p *partition) outcome(prop kraft.ISRProposal, out kraft.ISROutcome, err er
 		q.members = nil // refused, so it does not count
 	}
 	if err != nil || out.ErrorCode != 0 {
-		p.l.log.Warn("ISR proposal not taken", "topic", p.topic, "partition", p.id.Partition, "leader_epoch", prop.LeaderEpoch,
+		level := slog.LevelWarn
+		switch out.ErrorCode {
+		case kerr.NewLeaderElected.Code, kerr.InvalidUpdateVersion.Code, kerr.FencedLeaderEpoch.Code:
+			level = slog.LevelDebug // overtaken by another change, such as another process's taking the lead
+		}
+		p.l.log.Log(context.Background(), level, "ISR proposal not taken", "topic", p.topic, "partition", p.id.Partition, "leader_epoch", prop.LeaderEpoch,
 			"partition_epoch", prop.PartitionEpoch, "code", out.ErrorCode, "error", err)
 	}
 	q.retryAt = now.Add(wait/2 + rand.N(wait))

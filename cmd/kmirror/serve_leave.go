@@ -12,8 +12,8 @@ import (
 // the process retires.
 type departure struct {
 	group *errgroup.Group
-	// ctx is of everything in front. admin is of the admin listener: it ends with ctx, but stays open to the very last when the
-	// process retires, since its end is how an operator sees that the node ids are gone.
+	// ctx is of everything in front. admin is of the admin listener, which stays open until the membership of the destination is over: its
+	// end is how an operator sees that the node ids have retired, and a process that gives its leadership away is not dead to others.
 	ctx, admin        context.Context
 	leave, closeAdmin context.CancelFunc
 	retiring          atomic.Bool
@@ -24,11 +24,6 @@ func newDeparture(parent context.Context) *departure {
 	d.ctx, d.leave = context.WithCancel(parent)
 	d.group, d.ctx = errgroup.WithContext(d.ctx)
 	d.admin, d.closeAdmin = context.WithCancel(context.WithoutCancel(parent))
-	context.AfterFunc(d.ctx, func() {
-		if !d.retiring.Load() {
-			d.closeAdmin()
-		}
-	})
 	return d
 }
 
@@ -44,12 +39,8 @@ func (d *departure) await(retired <-chan struct{}, retire func(), log *slog.Logg
 	}
 }
 
-// left says that the membership of the destination is over, which ends a retirement. Otherwise its end is told by its error.
-func (d *departure) left() {
-	if d.retiring.Load() {
-		d.closeAdmin()
-	}
-}
+// left says that the membership of the destination is over.
+func (d *departure) left() { d.closeAdmin() }
 
 // end releases what is left.
 func (d *departure) end() {

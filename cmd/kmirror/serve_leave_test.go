@@ -31,12 +31,12 @@ func TestARetirementKeepsTheAdminListenerToTheLast(t *testing.T) {
 	d.end()
 }
 
-func TestOtherEndsCloseTheAdminListenerAtOnce(t *testing.T) {
+func TestOtherEndsKeepTheAdminListenerWhileTheMembershipLasts(t *testing.T) {
 	never := func() { t.Error("unregistered") }
 	for name, end := range map[string]func(cancel func(), d *departure){
 		"told to end": func(cancel func(), _ *departure) { cancel() },
 		"a part fails": func(_ func(), d *departure) {
-			d.group.Go(func() error { defer d.left(); return errors.New("failed") })
+			d.group.Go(func() error { return errors.New("failed") })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,8 +46,12 @@ func TestOtherEndsCloseTheAdminListenerAtOnce(t *testing.T) {
 			defer d.end()
 			d.group.Go(func() error { d.await(nil, never, slog.New(slog.DiscardHandler)); return nil })
 			end(cancel, d)
-			<-d.admin.Done()
 			_ = d.group.Wait()
+			if d.admin.Err() != nil {
+				t.Error("the admin listener ended before the membership did")
+			}
+			d.left()
+			<-d.admin.Done()
 			if d.retiring.Load() {
 				t.Error("a retirement")
 			}
