@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 39m
 KAFKA_TIMEOUT ?= 37m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka faults lint bench fuzz setup clean
+.PHONY: build demo test unit kafka faults processes lint bench fuzz setup clean
 
 build:
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -38,6 +38,10 @@ kafka: setup
 # where most is at stake.
 faults: setup
 	KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
+
+# Several processes: also what make test leaves out because it takes two minutes more.
+processes: setup
+	KMIRROR_ALL_PROCESSES=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestProcesses ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"fmt"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
-
-	"kmirror/internal/testkafka"
 )
 
 // TestProcesses runs two kmirror processes in front of one destination and takes one of them away in every way: there is one
@@ -16,129 +12,87 @@ func TestProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	const topic, partitions = "orders", 8
-	src := testkafka.Start(t, testkafka.Options{Name: "src"})
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})
-	createTopic(t, src, topic, partitions, nil)
-	a, b := newShim(t, dst, ""), makeShim(t, dst, 9003, "")
-	a.create(src)
-	a.mirror(topic)
-	a.caughtUp(src, 3, time.Minute, topic)
-	b.start()
-	pair := &couple{a, b, topic, partitions}
-	pair.spread(t, time.Minute)
-	stop := flow(t, src, topic, partitions, 500)
-	consumer := follow(t, dst, topic, partitions)
-	consumer.reaches(t, src, time.Minute)
-
-	t.Run("killed", func(t *testing.T) {
-		pair.on(t)
-		began := time.Now()
-		a.kill()
-		pair.ledBy(t, 20*time.Second, b)
-		consumer.reaches(t, src, 20*time.Second)
-		took := time.Since(began)
-		t.Logf("mirroring again %s after the kill", took.Round(time.Millisecond))
-		a.start()
-		pair.spread(t, time.Minute)
-	})
-	t.Run("stopped", func(t *testing.T) {
-		pair.on(t)
-		if err := b.stop(); err != nil {
-			t.Errorf("SIGTERM: %v", err)
-		}
-		pair.ledBy(t, 20*time.Second, a)
-		consumer.reaches(t, src, 20*time.Second)
-		b.start()
-		pair.spread(t, time.Minute)
-	})
-	t.Run("suspended", func(t *testing.T) {
-		pair.on(t)
-		a.cmd.Process.Signal(syscall.SIGSTOP)
-		pair.ledBy(t, 30*time.Second, b)
-		consumer.reaches(t, src, 20*time.Second)
-		polled(20*time.Second, func() bool { return false })
-		a.cmd.Process.Signal(syscall.SIGCONT)
-		pair.spread(t, time.Minute)
-		consumer.reaches(t, src, 20*time.Second)
-	})
-	n := stop()
-	t.Logf("%d records went through", n)
-	a.caughtUp(src, 3, time.Minute, topic)
-	a.equal(src, topic, partitions, 3)
-	consumer.check(t, src)
+	p := newCouple(t)
+	p.try(t, "killed", p.killed)
+	p.try(t, "stopped", p.stopped)
+	p.try(t, "suspended", p.suspended)
+	p.try(t, "cut from the controller", p.withoutController)
+	p.try(t, "cut from the source", p.withoutSource)
+	p.check(t, p.a, p.b)
 }
 
-// couple is two processes that share a mirror.
-type couple struct {
-	a, b       *shim
-	topic      string
-	partitions int32
-}
+const (
+	// takeoverBar is how long mirroring may rest when a process is killed.
+	takeoverBar = 4 * time.Second
+	// sightBar is how long it may rest when one loses sight of the source: two questions without an answer, and what it takes to be sure
+	// that all processes know of it.
+	sightBar = 30 * time.Second
+	// sessionBar is less than the 9 s after which a controller sees that a broker is dead: nothing is to wait for that.
+	sessionBar = 8 * time.Second
+)
 
-func (p *couple) on(t *testing.T) { p.a.tb, p.b.tb = t, t }
-
-// spread waits until both lead a part, with one id of the other in sync, and all replicas.
-func (p *couple) spread(t *testing.T, limit time.Duration) {
-	t.Helper()
-	eventually(t, limit, "partitions spread over both processes", func() error {
-		d, err := replicasOf(t, p.a.dst, p.topic)
-		if err != nil {
-			return err
-		}
-		led := map[bool]int{}
-		for _, q := range d.Partitions {
-			first := q.Leader == 9001 || q.Leader == 9002
-			if !first && q.Leader != 9003 && q.Leader != 9004 {
-				return fmt.Errorf("partition %d is led by %d", q.Partition, q.Leader)
-			}
-			led[first]++
-			standby := slices.ContainsFunc(q.ISR, func(id int32) bool { return id > 9000 && (id < 9003) != first })
-			if !standby || len(q.ISR) != 6 || len(q.Replicas) != 6 {
-				return fmt.Errorf("partition %d: leader %d, replicas %v, in sync %v", q.Partition, q.Leader, q.Replicas, q.ISR)
-			}
-		}
-		if led[true] == 0 || led[false] == 0 {
-			return fmt.Errorf("one process leads all: %v", led)
-		}
-		return nil
-	})
-	eventually(t, limit, "both describe all", func() error {
-		for _, s := range []*shim{p.a, p.b} {
-			parts, err := s.describe("--topics", p.topic)
-			if err != nil {
-				return err
-			}
-			if len(parts) != int(p.partitions) {
-				return fmt.Errorf("%d partitions described", len(parts))
-			}
-			for _, q := range parts {
-				if q.State != "MIRRORING" {
-					return fmt.Errorf("partition %d is %s", q.Partition, q.State)
-				}
-			}
-		}
-		return nil
-	})
-}
-
-// ledBy waits until one process leads everything.
-func (p *couple) ledBy(t *testing.T, limit time.Duration, s *shim) {
-	t.Helper()
-	ids := []int32{9001, 9002}
-	if s == p.b {
-		ids = []int32{9003, 9004}
+func (p *couple) killed(t *testing.T) {
+	began := time.Now()
+	p.a.kill()
+	took := p.mirrors(t, began)
+	t.Logf("mirroring again %s after the kill", took)
+	if took > takeoverBar {
+		t.Errorf("mirroring rested for %s, at most %s were to be", took, takeoverBar)
 	}
-	eventually(t, limit, fmt.Sprintf("all led by %v", ids), func() error {
-		d, err := replicasOf(t, p.a.dst, p.topic)
-		if err != nil {
-			return err
-		}
-		for _, q := range d.Partitions {
-			if !slices.Contains(ids, q.Leader) {
-				return fmt.Errorf("partition %d is led by %d, replicas %v, in sync %v", q.Partition, q.Leader, q.Replicas, q.ISR)
-			}
-		}
-		return nil
-	})
+	p.ledBy(t, 20*time.Second, p.b, p.topic)
+	p.a.start()
+	p.spread(t, time.Minute, p.topic)
+}
+
+func (p *couple) stopped(t *testing.T) {
+	if err := p.b.stop(); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+	p.ledBy(t, 20*time.Second, p.a, p.topic)
+	p.consumer.reaches(t, p.src, 30*time.Second)
+	p.b.start()
+	p.spread(t, time.Minute, p.topic)
+}
+
+func (p *couple) suspended(t *testing.T) {
+	began := time.Now()
+	p.a.cmd.Process.Signal(syscall.SIGSTOP)
+	t.Logf("mirroring again %s after SIGSTOP", p.mirrors(t, began))
+	p.ledBy(t, 30*time.Second, p.b, p.topic)
+	polled(30*time.Second-time.Since(began), func() bool { return false })
+	p.a.cmd.Process.Signal(syscall.SIGCONT)
+	p.spread(t, time.Minute, p.topic)
+	p.consumer.reaches(t, p.src, 30*time.Second)
+}
+
+// withoutController loses all that the first process and the controller say to each other; brokers, source and the other process reach
+// it as ever.
+func (p *couple) withoutController(t *testing.T) {
+	began := time.Now()
+	p.controller.cut(p.a)
+	p.ledBy(t, 40*time.Second, p.b, p.topic)
+	t.Logf("mirroring again %s after the cut", p.mirrors(t, began))
+	if got := p.b.get(10*time.Second, "MIRRORING", p.topic); len(got) != int(p.partitions) {
+		t.Errorf("%d partitions described", len(got))
+	}
+	if n := len(p.a.get(10*time.Second, "MIRRORING", p.topic)); n != int(p.partitions) {
+		t.Errorf("%d partitions described by the one that was cut off", n)
+	}
+	p.controller.cut()
+	p.spread(t, time.Minute, p.topic)
+	p.consumer.reaches(t, p.src, 30*time.Second)
+}
+
+func (p *couple) withoutSource(t *testing.T) {
+	began := time.Now()
+	p.source.cut(p.a)
+	p.ledBy(t, 40*time.Second, p.b, p.topic)
+	took := p.mirrors(t, began)
+	t.Logf("mirroring again %s after the cut", took)
+	if took > sightBar {
+		t.Errorf("mirroring rested for %s, at most %s were to be", took, sightBar)
+	}
+	p.source.cut()
+	p.spread(t, time.Minute, p.topic)
+	p.consumer.reaches(t, p.src, 30*time.Second)
 }

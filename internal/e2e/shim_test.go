@@ -211,8 +211,14 @@ func (s *shim) must(args ...string) string {
 // create defines the mirror "m" of a source.
 func (s *shim) create(src *testkafka.Cluster) {
 	s.tb.Helper()
+	s.createAt(strings.Join(src.Bootstrap("CLIENT"), ","))
+}
+
+// createAt is create for a source that is reached at addresses of its own.
+func (s *shim) createAt(servers string) {
+	s.tb.Helper()
 	f := filepath.Join(s.dir, "mirror.properties")
-	if err := os.WriteFile(f, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(f, []byte("bootstrap.servers="+servers+"\n"), 0o600); err != nil {
 		s.tb.Fatal(err)
 	}
 	s.must("create", "--mirror", "m", "--mirror-config", f)

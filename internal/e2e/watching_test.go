@@ -226,6 +226,16 @@ func (m *marks) note(broker, partition int32, where string, hw int64) {
 	m.highest[key] = max(m.highest[key], hw)
 }
 
+// highestTold is the highest watermark of a partition that any broker last told a consumer.
+func (m *marks) highestTold(partition int32) (hw int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, told := range m.told[tp{m.topic, partition}] {
+		hw = max(hw, told)
+	}
+	return hw
+}
+
 // unled allows for what an election of a real broker does in any Kafka cluster: followers take over the watermark of the
 // new leader, which may have heard a little less from the old one. None may fall below what all brokers had heard.
 func (m *marks) unled() {
