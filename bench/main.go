@@ -39,6 +39,7 @@ var parts = []part{
 	{"catchup", (*bed).catchUp},
 	{"latency", (*bed).steady},
 	{"failover", (*bed).failover},
+	{"takeover", (*bed).takeover},
 }
 
 func main() {
@@ -53,7 +54,7 @@ func main() {
 	flag.IntVar(&s.failing, "failover-partitions", 500, "partitions that fail over; 0 leaves it out")
 	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
-	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency or failover")
+	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency, failover or takeover")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -71,7 +72,7 @@ func main() {
 func (s settings) check() error {
 	switch {
 	case s.only != "" && !slices.ContainsFunc(parts, func(p part) bool { return p.name == s.only }):
-		return fmt.Errorf("-only %s is not known: give catchup, latency or failover", s.only)
+		return fmt.Errorf("-only %s is not known: give catchup, latency, failover or takeover", s.only)
 	case s.topics < 1 || s.failing > 0 && s.failing < s.topics:
 		return fmt.Errorf("%d partitions can't be in %d topics", s.failing, s.topics)
 	case s.runs < 1:
@@ -117,10 +118,13 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.dst.Close()
-	if b.shim, err = startShim(ctx, s, filepath.Join(dir, "shim"), b.src, b.dst); err != nil {
+	if b.shim, err = startShim(ctx, s, filepath.Join(dir, "shim"), 9001, b.dst); err != nil {
 		return err
 	}
 	defer b.shim.stop()
+	if err := b.shim.create(b.src); err != nil {
+		return err
+	}
 	for _, p := range parts {
 		if !s.wants(p.name) {
 			continue

@@ -20,6 +20,7 @@ import (
 // shim is the kmirror process under measurement.
 type shim struct {
 	binary, dir, admin, log string
+	config, http, profile   string
 	cmd                     *exec.Cmd
 }
 
@@ -48,7 +49,8 @@ func ports(n int) (int, error) {
 	return 0, fmt.Errorf("no %d free ports in a row", n)
 }
 
-func startShim(ctx context.Context, set settings, dir string, src, dst *testkafka.Cluster) (*shim, error) {
+// startShim starts a process with the node ids first and the one after, in a directory of its own.
+func startShim(ctx context.Context, set settings, dir string, first int, dst *testkafka.Cluster) (*shim, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func startShim(ctx context.Context, set settings, dir string, src, dst *testkafk
 		return nil, err
 	}
 	s := &shim{binary: set.binary, dir: dir, admin: fmt.Sprintf("127.0.0.1:%d", p), log: filepath.Join(dir, "kmirror.log")}
-	yaml := fmt.Sprintf(`node_ids: [9001, 9002]
+	yaml := fmt.Sprintf(`node_ids: [%d, %d]
 admin: %s
 http: 127.0.0.1:%d
 destination: {bootstrap_servers: ["%s"], controllers: ["%s"], inter_broker_listener: REPL}
@@ -65,43 +67,53 @@ listeners:
   - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
   - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
 log: {level: debug}
-`, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4)
-	config := filepath.Join(dir, "kmirror.yaml")
-	mirror := filepath.Join(dir, "mirror.properties")
-	if err := os.WriteFile(config, []byte(yaml), 0o600); err != nil {
+`, first, first+1, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4)
+	s.config, s.http, s.profile = filepath.Join(dir, "kmirror.yaml"), fmt.Sprintf("http://127.0.0.1:%d/readyz", p+1), set.profile
+	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(mirror, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(s.log)
+	return s, s.start(ctx)
+}
+
+// start starts the process, or starts it again, and waits until it is ready.
+func (s *shim) start(ctx context.Context) error {
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close()
-	args := []string{"serve", "--config", config}
-	if set.profile != "" {
-		args = append(args, "--cpu-profile", set.profile)
+	args := []string{"serve", "--config", s.config}
+	if s.profile != "" {
+		args = append(args, "--cpu-profile", s.profile)
 	}
-	s.cmd = exec.Command(set.binary, args...)
+	s.cmd = exec.Command(s.binary, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := until(ctx, time.Minute, func() (bool, error) {
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/readyz", p+1))
+		resp, err := http.Get(s.http)
 		if err != nil {
 			return false, nil
 		}
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK, nil
 	}); err != nil {
-		out, _ := os.ReadFile(log.Name())
+		out, _ := os.ReadFile(s.log)
 		s.stop()
-		return nil, fmt.Errorf("kmirror is not ready: %w\n%s", err, out)
+		return fmt.Errorf("kmirror is not ready: %w\n%s", err, out)
 	}
-	return s, s.run("create", "--mirror", "bench", "--mirror-config", mirror)
+	return nil
+}
+
+// create defines the mirror "bench" of a source.
+func (s *shim) create(src *testkafka.Cluster) error {
+	mirror := filepath.Join(s.dir, "mirror.properties")
+	if err := os.WriteFile(mirror, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
+		return err
+	}
+	return s.run("create", "--mirror", "bench", "--mirror-config", mirror)
 }
 
 // run runs a command of kmirror against the process.
