@@ -259,6 +259,23 @@ func TestCordonIsLiftedForOurOwnPlacementsOnly(t *testing.T) {
 	})
 }
 
+// Another process that asks must not keep one that leaves: no heartbeat would answer it.
+func TestWhoLeavesLiftsNoCordon(t *testing.T) {
+	q := newFakeQuorum(t, 1, level(cordonLevel))
+	b, stop := startFake(t, fakeConfig(q, 9001, 9002))
+	ready(t, b)
+	if err := b.Uncordon(t.Context(), time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := b.Uncordon(t.Context(), time.Second); err == nil || time.Since(began) > time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+}
+
 // A heartbeat that says "cordoned" may be on its way when the next placement lifts the cordon again.
 func TestPlacementsInARowDoNotMeetTheCordonOfTheOneBefore(t *testing.T) {
 	q := newFakeQuorum(t, 1, level(cordonLevel))

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -113,8 +114,18 @@ func (c *cordon) liftPeers(ctx context.Context, ids []int32) error {
 }
 
 // Uncordon lifts the cordon of all our node ids for a while, on behalf of another kmirror process that names them in a replica
-// list, and returns when the controller knows. It goes on for as long as Run runs, at most for the time given.
+// list, and returns when the controller knows. It goes on for as long as Run runs, at most for the time given. Who leaves refuses at
+// once: its heartbeats say nothing of a cordon any more.
 func (b *Broker) Uncordon(ctx context.Context, during time.Duration) error {
+	b.mu.Lock()
+	running := b.running
+	b.mu.Unlock()
+	if running == nil || running.Err() != nil {
+		return errors.New("this process is not a member of the destination, or leaves it")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(running, cancel)()
 	ids := make([]int32, len(b.members))
 	for i, m := range b.members {
 		ids[i] = m.node.ID
