@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 39m
 KAFKA_TIMEOUT ?= 37m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka faults processes lint bench fuzz setup clean
+.PHONY: build demo test unit kafka faults processes long lint bench fuzz setup clean
 
 build:
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -42,6 +42,11 @@ faults: setup
 # Several processes: also what make test leaves out because it takes two minutes more.
 processes: setup
 	KMIRROR_ALL_PROCESSES=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestProcesses ./internal/e2e
+
+# What make test has no time for: elections without end, two Kafka versions through every dangerous order.
+long: setup
+	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
+		-run 'TestElections|TestHostUnharmed' ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

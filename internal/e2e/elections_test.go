@@ -27,6 +27,7 @@ func TestElections(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
+	onlyInLong(t)
 	const topic, old, partitions = "orders", "old", 3
 	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 3})
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,14 @@ import (
 type tp struct {
 	topic     string
 	partition int32
+}
+
+// onlyInLong leaves a test to make long: all of them together would take make test beyond its time.
+func onlyInLong(t *testing.T) {
+	t.Helper()
+	if os.Getenv("KMIRROR_LONG") == "" {
+		t.Skip("takes minutes; make long runs it")
+	}
 }
 
 // eventually tries until it works; the last reason is the failure.

@@ -26,6 +26,7 @@ func TestHostUnharmed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
+	onlyInLong(t)
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
 	for _, topic := range hostTopics {
 		createTopic(t, src, topic, 2, nil)
