@@ -53,7 +53,9 @@ func TestGrowBackRemoving(t *testing.T) {
 	if now, _ := (store{w}).TopicByName("orders"); !now.Regrow {
 		t.Error("the topic counts as whole, and is not to grow back any more")
 	}
-	w.change("orders", func(p *kraft.Partition) { p.Replicas, p.ISR, p.Adding, p.Removing = []int32{1, 3}, []int32{1, 3}, nil, nil })
+	w.change("orders", func(p *kraft.Partition) {
+		p.Replicas, p.ISR, p.Adding, p.Removing = []int32{1, 3}, []int32{1, 3}, nil, nil
+	})
 	rounds(t, m, 6)
 	if got := w.Image().Partition(orders0).Replicas; !slices.Equal(got, []int32{1, 3, 2}) {
 		t.Errorf("replicas %v", got)
