@@ -40,7 +40,7 @@ func (d *demo) retire(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	if _, err := testkafka.AwaitWritable(ctx, d.a, map[string]int32{demoTopic: demoPartitions}, 50*time.Millisecond); err != nil {
-		return fmt.Errorf("a after kmirror: %w", err)
+		return fmt.Errorf("cluster A after kmirror: %w", err)
 	}
 	d.line("retire", fmt.Sprintf("A's brokers: %s, B's: %s; left behind: %s", plain(d.a.Brokers()), plain(d.b.Brokers()),
 		strings.Join(slices.Compact(slices.Sorted(slices.Values(behind))), ", ")), lines...)
