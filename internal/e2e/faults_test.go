@@ -37,7 +37,7 @@ const (
 	sourceDead  = "source dead"      // from kmirror's death until the topic is STOPPED, or for a while
 	brokerDead  = "a broker dies"    // with kmirror, until the topic is STOPPED
 	brokerGone  = "a broker is gone" // from before until kmirror is started again
-	brokerLate  = "a broker is late" // stands still from before until kmirror's death
+	brokerLate  = "a broker is late" // stands still from shortly before until kmirror's death
 	brokersGone = "one broker is left"
 )
 
@@ -124,6 +124,7 @@ const faultParts = 2
 type faultBed struct {
 	*bed
 	point string // the file with that point
+	done  []faultCase // those that were tried, with the topics that they left
 }
 
 // newFaultBed starts a kmirror that has no point yet, with a mirror of src.
@@ -163,10 +164,8 @@ func TestFaultPoints(t *testing.T) {
 	for _, c := range cases {
 		b.try(c.String(), func(t *testing.T) { b.kills(t, c) })
 	}
-	if !t.Failed() {
-		b.try("all that mirrors is equal", func(t *testing.T) { b.verified(t, cases) })
-		b.try("failback", func(t *testing.T) { b.failback(t, cases) })
-	}
+	b.try("all that mirrors is equal", b.verified)
+	b.try("failback", b.failback)
 	noneHangs(t, src)
 	noneHangs(t, dst)
 }
@@ -248,6 +247,7 @@ func (b *faultBed) kills(t *testing.T, c faultCase) {
 		revive(t)
 		b.mirrorsWell(t, topic)
 	}
+	b.done = append(b.done, c)
 	t.Logf("dead after %s, up again after %s, as it should be after %s", fell.Round(10*time.Millisecond), up.Round(10*time.Millisecond),
 		time.Since(begin).Round(10*time.Millisecond))
 }
@@ -297,10 +297,10 @@ func (b *faultBed) harm(t *testing.T, c faultCase) (dead func(*testing.T) func(*
 			return func(*testing.T) func(*testing.T) { return nothing }
 		}
 		return func(t *testing.T) func(*testing.T) { spawn(t, third); return nothing }
-	case brokerLate:
-		if c.life != over { // there it is asked what it holds
-			each(t, (*testkafka.Node).Pause, third)
-		}
+	case brokerLate: // from when it has been asked all that it is asked
+		at := map[string]string{over: "locked", stopping: "tails made"}[c.life]
+		b.stops(t, at, func() { b.does(t, c) })
+		each(t, (*testkafka.Node).Pause, third)
 		t.Cleanup(func() { third.Resume() })
 		return func(t *testing.T) func(*testing.T) { each(t, (*testkafka.Node).Resume, third); return nothing }
 	case brokersGone: // and kmirror a first time, so that there are eligible leader replicas when it unlocks
@@ -316,8 +316,12 @@ func (b *faultBed) harm(t *testing.T, c faultCase) (dead func(*testing.T) func(*
 // does what leads to the fault point.
 func (b *faultBed) does(t *testing.T, c faultCase) {
 	topic := c.topic()
-	if b.s.cmd == nil {
-		b.s.spawn() // it was killed half way there, and goes on by itself
+	switch {
+	case b.s.cmd == nil: // it was killed half way there, and goes on by itself
+		b.s.spawn()
+		return
+	case b.s.stands(t):
+		b.s.cmd.Process.Signal(syscall.SIGCONT)
 		return
 	}
 	switch c.life {
@@ -325,11 +329,6 @@ func (b *faultBed) does(t *testing.T, c faultCase) {
 		b.s.run("start", "--mirror", "m", "--topics", topic)
 	case over:
 		b.s.run("start", "--mirror", "m", "--topics", topic, "--overwrite", "--yes")
-		if c.with == brokerLate {
-			if err := b.dst.Node(3).Pause(); err != nil {
-				t.Fatal(err)
-			}
-		}
 	case pausing:
 		b.s.run("pause", "--mirror", "m", "--topics", topic, "--wait", "50ms")
 	case stopping:
@@ -372,6 +371,33 @@ func (b *faultBed) dies(t *testing.T, point string, do func()) {
 	case <-time.After(30 * time.Second):
 		t.Fatalf("kmirror did not come to %q", point)
 	}
+}
+
+// stops lets kmirror stand still at a point.
+func (b *faultBed) stops(t *testing.T, point string, do func()) {
+	t.Helper()
+	if err := os.WriteFile(b.point, []byte("stop at "+point), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(b.point)
+	do()
+	eventually(t, 30*time.Second, "kmirror at "+point, func() error {
+		if !b.s.stands(t) {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
+}
+
+// stands reports whether the process was stopped by a signal.
+func (s *shim) stands(t *testing.T) bool {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(rest, "T")
 }
 
 // mirrorsWell wants a topic to be mirrored, whole and equal.
@@ -452,9 +478,9 @@ func lastEpoch(log []records.Batch, end int64) (epoch int32) {
 }
 
 // verified wants verify to find all equal that is still mirrored.
-func (b *faultBed) verified(t *testing.T, cases []faultCase) {
+func (b *faultBed) verified(t *testing.T) {
 	var topics []string
-	for _, c := range cases {
+	for _, c := range b.done {
 		if c.life != stopping {
 			topics = append(topics, c.topic())
 			b.mirrorsWell(t, c.topic())
@@ -467,11 +493,11 @@ func (b *faultBed) verified(t *testing.T, cases []faultCase) {
 
 // failback mirrors what was failed over to where it came from: what was written there since goes, what was written here comes, and
 // nothing else is copied.
-func (b *faultBed) failback(t *testing.T, cases []faultCase) {
+func (b *faultBed) failback(t *testing.T) {
 	back := newShim(t, b.src, "")
 	back.create(b.dst)
 	var topics []string
-	for _, c := range cases {
+	for _, c := range b.done {
 		if c.life == stopping {
 			topics = append(topics, c.topic())
 			writable(t, b.src, c.topic(), numbered(3, "here alone")...)
