@@ -37,16 +37,17 @@ kafka: setup
 # Kills kmirror at every fault point, also with other things dead at the same time: ten minutes. make test kills it at those
 # where most is at stake.
 faults: setup
-	KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
+	KMIRROR_LONG=1 KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
 
 # Several processes: also what make test leaves out because it takes two minutes more.
 processes: setup
-	KMIRROR_ALL_PROCESSES=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestProcesses ./internal/e2e
+	KMIRROR_LONG=1 KMIRROR_ALL_PROCESSES=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestProcesses ./internal/e2e
 
-# What make test has no time for: elections without end, two Kafka versions through every dangerous order.
+# What make test has no time for: elections without end, two Kafka versions through every dangerous order,
+# kmirror killed at its fault points, two processes operated.
 long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
-		-run 'TestElections|TestHostUnharmed' ./internal/e2e
+		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated' ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

@@ -19,6 +19,8 @@ const (
 	refreshEvery = 10 * time.Second
 	// requestLimit bounds every request to the source that is not a long poll.
 	requestLimit = 15 * time.Second
+	// metadataLimit bounds requests for metadata, which may go to a broker that hangs while others answer.
+	metadataLimit = 4 * time.Second
 	// goneAfter answers in a row without the topic, over Config.goneFor, mean that it is gone: a broker that just started, or
 	// whose controller is away, may not know it yet.
 	goneAfter = 3
@@ -239,7 +241,7 @@ func (m *mirror) refresh(ctx context.Context, parts []*partition) bool {
 
 // metadata asks through every client there is, one after the other: each keeps its own list of broker addresses.
 func (m *mirror) metadata(ctx context.Context, req *kmsg.MetadataRequest) (*kmsg.MetadataResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	ctx, cancel := context.WithTimeout(ctx, metadataLimit)
 	defer cancel()
 	c, err := m.client(0)
 	if err != nil {

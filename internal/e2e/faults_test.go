@@ -148,6 +148,7 @@ func TestFaultPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
+	onlyInLong(t)
 	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 2})
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, Properties: shortSessions})
 	elrOn(t, dst)

@@ -22,6 +22,7 @@ func TestProcessesOperated(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
+	onlyInLong(t)
 	p := newCouple(t)
 	p.try(t, "either is asked", p.eitherAsked)
 	p.try(t, "a topic starts and stops with both up", p.startsAndStops)
