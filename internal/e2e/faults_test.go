@@ -123,7 +123,7 @@ const faultParts = 2
 // faultBed is two clusters with a kmirror that can be given a point to end at.
 type faultBed struct {
 	*bed
-	point string // the file with that point
+	point string      // the file with that point
 	done  []faultCase // those that were tried, with the topics that they left
 }
 
