@@ -30,6 +30,10 @@ var (
 	addedFetcher = regexp.MustCompile(`([^\s(]+) -> InitialFetchState\([^\]]*\],(\d+),`)
 )
 
+// telling are what one of the patterns above can match: most lines of a log have none of them, and need no more than this look.
+var telling = []string{"fault: ", "isrMembers", "UnknownServerException", "OutOfMemoryError", "marked as failed", "has an older epoch",
+	"starts at leader epoch", "scheduled for deletion", "InitialFetchState("}
+
 // Faults returns the log lines of all nodes that tell of a fault, and the nodes that ended without being asked, each
 // with the node it belongs to. Lines allowed by AllowFaults are left out.
 func (c *Cluster) Faults() []string {
@@ -82,6 +86,9 @@ func scanFaults(log io.Reader) ([]string, error) {
 	for {
 		line, err := r.ReadString('\n')
 		line = strings.TrimRight(line, "\r\n")
+		if !slices.ContainsFunc(telling, func(s string) bool { return strings.Contains(line, s) }) {
+			line = ""
+		}
 		if m := fencedLine.FindStringSubmatch(line); m != nil {
 			fenced[m[1]], _ = strconv.Atoi(m[2])
 		} else if m := failedLine.FindStringSubmatch(line); m != nil {
