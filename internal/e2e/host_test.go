@@ -134,9 +134,10 @@ func (h *host) remove(t *testing.T, topic string) {
 // it stops.
 func (h *host) oneLeft(t *testing.T) {
 	h.dies(t, "stored STOPPING hand over", func() { h.s.run("failover", "--mirror", "m", "--topics", "one-left", "--wait", "50ms") })
+	h.eligible(t, "one-left", 9001, 9002)
 	h.crash(t, 2, 3)
+	h.eligible(t, "one-left", 2, 3)
 	h.s.start()
-	h.eligible(t, "twice", 2, 3, 9001, 9002)
 	h.s.get(time.Minute, "STOPPED", "one-left")
 	h.s.verb("failover", "twice")
 	for _, topic := range []string{"one-left", "twice"} {
