@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -119,7 +120,9 @@ func awaitGone(ctx context.Context, address string) error {
 		dial, cancel := context.WithTimeout(ctx, pollLimit)
 		conn, err := (&net.Dialer{}).DialContext(dial, "tcp", address)
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		// Only a refusal says so: with the wait about to run out the attempt ends by its deadline a moment before the context does.
+		var slow net.Error
+		if err != nil && ctx.Err() == nil && !(errors.As(err, &slow) && slow.Timeout()) {
 			return nil
 		}
 		if conn != nil {
