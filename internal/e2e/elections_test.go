@@ -30,7 +30,7 @@ func TestElections(t *testing.T) {
 	onlyInLong(t)
 	const topic, old, partitions = "orders", "old", 3
 	src := testkafka.Start(t, testkafka.Options{Name: "src", Brokers: 3})
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})
 	createTopic(t, src, topic, partitions, nil)
 	createTopic(t, src, old, 1, nil)
 	for range 3 {
@@ -50,8 +50,8 @@ func TestElections(t *testing.T) {
 		late := delays(t, src, consumer)
 		before := s.epochs()
 		for i := range 12 {
-			if i%4 == 3 {
-				raiseEpochs(t, src, topic, partitions, 7)
+			if i%3 == 2 {
+				overtake(t, s, src, consumer)
 			} else {
 				moveLeaders(t, src, topic)
 			}
@@ -67,6 +67,9 @@ func TestElections(t *testing.T) {
 			if now[p].source < before[p].source+30 {
 				t.Errorf("partition %d of the source was at epoch %d and is at %d", p, before[p].source, now[p].source)
 			}
+		}
+		if !strings.Contains(mustRead(t, s.log), "to=EPOCH_FENCING") {
+			t.Error("the source never overtook: this shows little")
 		}
 	})
 	t.Run("a source at epoch 300", func(t *testing.T) {
@@ -92,6 +95,25 @@ func TestElections(t *testing.T) {
 	consumer.check(t, src)
 	group.check(t, src)
 	java.check(t, src)
+}
+
+// overtake lets the source's epochs rise above the destination's, under load, while the destination's controller stands still: what is
+// of a newer epoch has to wait all that time.
+func overtake(t *testing.T, s *shim, src *testkafka.Cluster, consumer *tail) {
+	t.Helper()
+	consumer.reaches(t, src, 30*time.Second)
+	ahead := int32(0)
+	for _, e := range s.epochs() {
+		ahead = max(ahead, e.destination-e.source)
+	}
+	controller := s.dst.Node(101)
+	if err := controller.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer controller.Resume()
+	raiseEpochs(t, src, consumer.topic, int32(len(consumer.seen)), int(ahead)+3)
+	produce(t, client(t, src), consumer.topic, int32(len(consumer.seen)), 5, 50)
+	polled(time.Second, func() bool { return false })
 }
 
 // startsAtEpoch is what a broker logs when it learns of a leader epoch.
