@@ -34,7 +34,7 @@ unit:
 kafka: setup
 	timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -p 1 -timeout $(KAFKA_TIMEOUT) ./...
 
-# Kills kmirror at every fault point, also with other things dead at the same time: ten minutes. make test kills it at those
+# Kills kmirror at every fault point, also with other things dead at the same time: ten minutes. make long kills it at those
 # where most is at stake.
 faults: setup
 	KMIRROR_LONG=1 KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
