@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -169,15 +169,15 @@ func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[
 
 // trueText says what the lock's configs become.
 func trueText(t coordinator.Topic) string {
-	text := ""
-	for i, k := range []string{sizeConfig, minISRConfig} {
+	var text []string
+	for _, k := range []string{sizeConfig, minISRConfig} {
 		v, ok := t.TrueConfigs[k]
 		if !ok {
 			v = "default"
 		}
-		text += []string{"", ", "}[i] + k + "=" + v
+		text = append(text, k+"="+v)
 	}
-	return text
+	return strings.Join(text, ", ")
 }
 
 // stopGate refuses a stop of partitions whose copy is not complete, and of one that would lose more than is allowed. KIP-1279
@@ -217,26 +217,6 @@ func (m *Manager) stopGate(t coordinator.Topic, req admin.StopRequest, plan *adm
 	return nil
 }
 
-// claim marks partitions as busy with something that is not a task of the loop, and returns those that were free and how to let
-// them go.
-func (m *Manager) claim(name string, ids []protocol.PartitionID) (free []protocol.PartitionID, release func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, id := range ids {
-		if m.busy[id] == "" {
-			m.busy[id] = name
-			free = append(free, id)
-		}
-	}
-	return free, sync.OnceFunc(func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, id := range free {
-			delete(m.busy, id)
-		}
-	})
-}
-
 // BumpLeaderEpochs raises leader epochs of mirror partitions to max(minimum + 1, current), as KIP-1279's RPC does.
 func (m *Manager) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.PartitionID]int32) (map[protocol.PartitionID]error, error) {
 	if err := m.loaded(); err != nil {
@@ -248,7 +228,7 @@ func (m *Manager) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.Par
 		ip := img.Partition(id)
 		switch {
 		case ip == nil:
-			out[id] = &admin.Error{Code: 3, Message: fmt.Sprintf("the destination has no partition %d of topic id %s", id.Partition, id.Topic),
+			out[id] = &admin.Error{Code: kip1279.UnknownTopicOrPartition, Message: fmt.Sprintf("the destination has no partition %d of topic id %s", id.Partition, id.Topic),
 				Hint: "ask with the destination's topic id", Exit: admin.ExitUsage}
 		case !m.cfg.Destination.Owns(ip.Leader):
 			out[id] = &admin.Error{Code: 6, Message: fmt.Sprintf("%s-%d is led by broker %d, not by kmirror", img.Topics[id.Topic].Name, id.Partition, ip.Leader),

@@ -32,17 +32,24 @@ func (m *Manager) missing(img *kraft.Image, p *part, ip *kraft.Partition) []int3
 // addReplicas gives partitions their missing replicas. A broker that was dropped for being out of sync must not come back with
 // its old log, whose suffix could carry the source's epochs with other data: it is added only once it holds none.
 func (m *Manager) addReplicas(ctx context.Context, ids []protocol.PartitionID) error {
+	return m.grow(ctx, ids, m.leadingList)
+}
+
+// growBack gives topics that were handed over the replicas that were not in sync then, once their brokers are alive and hold no log
+// of an earlier life any more.
+func (m *Manager) growBack(ctx context.Context, ids []protocol.PartitionID) error {
+	return m.grow(ctx, ids, func(_ protocol.PartitionID, ip *kraft.Partition) []int32 { return slices.Clone(ip.Replicas) })
+}
+
+// grow sets replica lists to what list says, each with the real replicas that the partition misses.
+func (m *Manager) grow(ctx context.Context, ids []protocol.PartitionID, list func(protocol.PartitionID, *kraft.Partition) []int32) error {
 	img := m.cfg.Destination.Image()
-	lists := map[protocol.TopicPartition][]int32{}
-	add := map[protocol.TopicPartition][]int32{}
+	lists, add := map[protocol.TopicPartition][]int32{}, map[protocol.TopicPartition][]int32{}
 	m.mu.Lock()
 	for _, id := range ids {
 		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
-			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
-			lists[tp], add[tp] = m.leadingList(id, ip), m.missing(img, p, ip)
-			if len(add[tp]) == 0 && slices.Equal(lists[tp], ip.Replicas) {
-				delete(lists, tp)
-			}
+			tp := nameOf(img, id)
+			lists[tp], add[tp] = list(id, ip), m.missing(img, p, ip)
 		}
 	}
 	m.mu.Unlock()
@@ -80,7 +87,7 @@ func (m *Manager) reassignWith(ctx context.Context, lists, add map[protocol.Topi
 	}
 	failed := m.cfg.Destination.Reassign(ctx, lists)
 	maps.DeleteFunc(asked, func(id protocol.PartitionID, _ []int32) bool {
-		return failed[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] != nil
+		return failed[nameOf(img, id)] != nil
 	})
 	// Who goes by the image that was there before would add others, and take those that are being added off again.
 	errs = append(errs, joinErrors("add replicas of", failed), m.await(ctx, slices.Collect(maps.Keys(asked)), "new replica lists",

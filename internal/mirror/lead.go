@@ -44,6 +44,11 @@ func (m *Manager) leadingList(id protocol.PartitionID, ip *kraft.Partition) []in
 	return append(mine, m.real(ip.Replicas)...)
 }
 
+// nameOf is a partition of an image by its topic's name.
+func nameOf(img *kraft.Image, id protocol.PartitionID) protocol.TopicPartition {
+	return protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+}
+
 // targets returns the replica list without what a reassignment under way removes.
 func targets(ip *kraft.Partition) []int32 {
 	return slices.DeleteFunc(slices.Clone(ip.Replicas), func(id int32) bool { return slices.Contains(ip.Removing, id) })
@@ -254,7 +259,7 @@ func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, mi
 				alone, gaveUp[id] = append(alone, id), true
 				continue
 			}
-			tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+			tp := nameOf(img, id)
 			lists[tp], at[id], elect[tp] = next, ip.LeaderEpoch, id
 		}
 		if len(lists) == 0 {
@@ -412,7 +417,7 @@ func (m *Manager) dropLaggards(ctx context.Context, ids []protocol.PartitionID) 
 		}
 		out := m.outOfSync(ip)
 		keep := slices.DeleteFunc(slices.Clone(ip.Replicas), func(b int32) bool { return slices.Contains(out, b) })
-		lists[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] = keep
+		lists[nameOf(img, id)] = keep
 	}
 	return errors.Join(joinErrors("drop replicas of", m.cfg.Destination.Reassign(ctx, lists)), waiting)
 }

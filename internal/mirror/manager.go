@@ -251,15 +251,7 @@ func (m *Manager) poke() {
 // task runs f apart from the loop for partitions that no other task holds; ids already held are left out. A failure is
 // logged once until it changes or goes away, and what failed is tried again with the next tick or change, not at once.
 func (m *Manager) task(ctx context.Context, name string, ids []protocol.PartitionID, f func(context.Context, []protocol.PartitionID) error) {
-	m.mu.Lock()
-	free := ids[:0:0]
-	for _, id := range ids {
-		if m.busy[id] == "" {
-			m.busy[id] = name
-			free = append(free, id)
-		}
-	}
-	m.mu.Unlock()
+	free, release := m.claim(name, ids)
 	if len(free) == 0 {
 		return
 	}
@@ -272,17 +264,15 @@ func (m *Manager) task(ctx context.Context, name string, ids []protocol.Partitio
 		if point := faultOfTask(name); point != "" && err == nil {
 			m.fault(point)
 		}
-		m.mu.Lock()
-		for _, id := range free {
-			delete(m.busy, id)
-		}
 		text := ""
 		if err != nil && !errors.Is(err, context.Canceled) {
 			text = err.Error()
 		}
+		m.mu.Lock()
 		news := m.lastErr[name] != text
 		m.lastErr[name] = text
 		m.mu.Unlock()
+		release()
 		switch {
 		case news && text != "":
 			m.log.Warn("not done yet, will be tried again", "task", name, "partitions", len(free), "err", text)
@@ -302,12 +292,35 @@ func (m *Manager) MirrorOf(topic string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	if t.Desired == statemachine.Stopped {
-		if gone := m.writable.Load(); gone != nil && (*gone)[t.TopicID] {
-			return "", false
-		}
+	if t.Desired == statemachine.Stopped && m.isStopped(t.TopicID) {
+		return "", false
 	}
 	return t.Mirror, true
+}
+
+// claim marks partitions as busy with something, and returns those that were free and how to let them go.
+func (m *Manager) claim(name string, ids []protocol.PartitionID) (free []protocol.PartitionID, release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range ids {
+		if m.busy[id] == "" {
+			m.busy[id] = name
+			free = append(free, id)
+		}
+	}
+	return free, sync.OnceFunc(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, id := range free {
+			delete(m.busy, id)
+		}
+	})
+}
+
+// isStopped reports whether all partitions of a topic were STOPPED at the last look, by what is stored.
+func (m *Manager) isStopped(id protocol.UUID) bool {
+	stopped := m.writable.Load()
+	return stopped != nil && (*stopped)[id]
 }
 
 // joinErrors makes one error of a map of them, nil when there are none.

@@ -26,6 +26,9 @@ type Process struct {
 	Starting, Dead bool
 }
 
+// able reports whether a process may be given partitions.
+func (p Process) able() bool { return !p.Leaving && !p.Starting }
+
 // settleFor is for how long what is known of processes must not have changed before a partition is taken from one that lives: the others
 // have come to know the same by then, and take nothing back.
 const settleFor = 3 * time.Second
@@ -51,7 +54,7 @@ func choose(procs []Process, mirror string, id protocol.PartitionID) choice {
 	ranked := slices.Clone(procs)
 	blind := func(p Process) int {
 		switch {
-		case p.Leaving || p.Starting:
+		case !p.able():
 			return 2
 		case slices.Contains(p.Blind, mirror):
 			return 1
@@ -114,7 +117,7 @@ func (m *Manager) taken(ip *kraft.Partition) bool {
 // only cancel what the other has begun. One that does not come is not waited for for ever.
 func (m *Manager) yields(r *round, p *part, ip *kraft.Partition) bool {
 	lead := choose(r.procs, p.topic.Mirror, p.id).lead
-	coming := !lead.Self && !lead.Leaving && !lead.Starting
+	coming := !lead.Self && lead.able()
 	if !coming && !(m.taken(ip) && r.lives(ip.Replicas[0])) {
 		p.yielding = time.Time{}
 		return false
@@ -200,7 +203,7 @@ func (m *Manager) standby(id protocol.PartitionID) (int32, bool) {
 	}
 	c := choose(s.procs, s.mirrors[id.Topic], id)
 	switch {
-	case !c.lead.Self && !c.lead.Leaving && !c.lead.Starting:
+	case !c.lead.Self && c.lead.able():
 		return c.lead.NodeIDs[0], true // it is about to take over
 	case c.two && !c.standby.Self:
 		return c.standby.NodeIDs[0], true

@@ -40,6 +40,8 @@ type topicFacts struct {
 	tailed, stopped bool
 	// short: one has fewer real replicas than it is to have.
 	short bool
+	// locked: both halves of the lock are on; open: not even that of the size is; free: neither is.
+	locked, open, free bool
 }
 
 // reconcile looks at every mirror topic once.
@@ -55,20 +57,15 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.syncMirrors()
 	r.procs, r.dead = m.processes()
 	r.settled = m.settled(r.procs, r.now)
-	topics := m.cfg.Store.Topics()
+	topics := slices.DeleteFunc(slices.Clone(m.cfg.Store.Topics()), func(t coordinator.Topic) bool { return t.TopicID.IsZero() || m.takenOver(t) })
 	stand := &standing{procs: r.procs, mirrors: map[protocol.UUID]string{}}
 	for _, t := range topics {
-		if !m.takenOver(t) {
-			stand.mirrors[t.TopicID] = t.Mirror
-		}
+		stand.mirrors[t.TopicID] = t.Mirror
 	}
 	m.standing.Store(stand)
 	m.mu.Lock()
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
 	for _, t := range topics {
-		if t.TopicID.IsZero() || m.takenOver(t) {
-			continue
-		}
 		m.lookTopic(r, t, seen)
 		writable[t.TopicID] = t.Desired == statemachine.Stopped && r.topic.stopped
 	}
@@ -99,7 +96,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 func (m *Manager) act(ctx context.Context, r *round) {
 	m.task(ctx, leadTask, r.lead, m.takeLead)
 	for _, t := range r.lock {
-		m.task(ctx, lockTask(t.Name), []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}},
+		m.task(ctx, lockTask(t.Name), topicBusy(t),
 			func(ctx context.Context, _ []protocol.PartitionID) error { return m.lockTopic(ctx, t) })
 	}
 	m.task(ctx, dropTask, r.drop, m.dropLaggards)
@@ -229,14 +226,12 @@ func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 // facts puts together what the image and the data path say of a partition.
 func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Status, led bool) statemachine.Facts {
 	f := statemachine.Facts{
-		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: m.locked(r.img, p.topic), DLE: ip.LeaderEpoch, SLE: -1,
-		LME: p.work.lme, TopicTailed: r.topic.tailed, Free: free(r.img, p.topic), HandedOver: m.handedOver(ip),
+		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: r.topic.locked, Open: r.topic.open, DLE: ip.LeaderEpoch, SLE: -1,
+		LME: p.work.lme, TopicTailed: r.topic.tailed, Free: r.topic.free, HandedOver: m.handedOver(ip),
 	}
 	if p.topic.Drain && f.Desired == statemachine.Stopped && !m.drained(r, p) {
 		f.Desired = statemachine.Mirroring
 	}
-	size, _ := r.img.TopicConfig(p.topic.Name, sizeConfig)
-	f.Open = size != "0"
 	if !f.Leading {
 		f.Converged = ip.Leader >= 0 && p.work.settledAt == ip.LeaderEpoch
 	}
@@ -419,7 +414,7 @@ func (m *Manager) strayLocked(t *kraft.Topic) bool {
 		return false
 	}
 	known, ok := m.cfg.Store.TopicByName(t.Name)
-	if gone := m.writable.Load(); ok && gone != nil && (*gone)[t.ID] {
+	if ok && m.isStopped(t.ID) {
 		return true // handed over: whoever names our ids in it wants a broker
 	}
 	return !ok || known.TopicID != t.ID && !known.TopicID.IsZero()

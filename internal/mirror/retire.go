@@ -8,6 +8,7 @@ import (
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
+	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
 )
@@ -27,13 +28,13 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 	}
 	asked, own := slices.Sorted(slices.Values(req.NodeIDs)), slices.Sorted(slices.Values(m.cfg.NodeIDs))
 	if !slices.Equal(asked, own) {
-		return res, &admin.Error{Code: 42, Message: fmt.Sprintf("this process has the node ids %v, not %v", own, asked),
+		return res, &admin.Error{Code: kip1279.InvalidRequest, Message: fmt.Sprintf("this process has the node ids %v, not %v", own, asked),
 			Hint: "name all node ids of the process, and ask the process that has them", Exit: admin.ExitUsage}
 	}
-	active := map[string][]string{}
+	active := map[string]bool{}
 	for _, t := range m.cfg.Store.Topics() {
-		if t.Desired != statemachine.Stopped || !m.isStopped(t) {
-			active[t.Mirror] = append(active[t.Mirror], t.Name)
+		if t.Desired != statemachine.Stopped || !m.isStopped(t.TopicID) {
+			active[t.Mirror] = true
 			res.Stopped = append(res.Stopped, t.Name)
 		}
 	}
@@ -44,7 +45,7 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 		res.Stopped = nil // they are mirrored on by another process
 	}
 	if len(active) > 0 && !req.Failover && !others {
-		return res, &admin.Error{Code: 143, Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
+		return res, &admin.Error{Code: kip1279.ClusterMirrorNotEmpty, Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
 			Hint: "promote or stop them first, or let --failover do it", Exit: admin.ExitRefused}
 	}
 	if req.DryRun {
@@ -73,16 +74,10 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 	return res, nil
 }
 
-// isStopped reports whether all partitions of a topic are STOPPED, by what is stored.
-func (m *Manager) isStopped(t coordinator.Topic) bool {
-	gone := m.writable.Load()
-	return gone != nil && (*gone)[t.TopicID]
-}
-
 // others reports whether another process is there to take over.
 func (m *Manager) others() bool {
 	procs, _ := m.processes()
-	return slices.ContainsFunc(procs, func(p Process) bool { return !p.Self && !p.Leaving && !p.Starting })
+	return slices.ContainsFunc(procs, func(p Process) bool { return !p.Self && p.able() })
 }
 
 // named returns the partitions, by topic and number, whose replica lists name an id of this process.
@@ -107,7 +102,7 @@ func (m *Manager) awaitNobodyNamesUs(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &admin.Error{Code: 7, Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
+			return &admin.Error{Code: kip1279.RequestTimedOut, Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
 				Hint: "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
 		case <-changed:
 		}

@@ -62,17 +62,22 @@ func (s *sources) destinationClient() (*kgo.Client, error) {
 
 // source returns an admin client of a mirror's source; a changed definition gets a new one.
 func (s *sources) source(name string, config map[string]string) (*kadm.Client, error) {
-	cl, err := s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	cl, err := s.sourceClient(name, config)
 	if err != nil {
 		return nil, err
 	}
 	return kadm.NewClient(cl), nil
 }
 
+// sourceClient is what source wraps.
+func (s *sources) sourceClient(name string, config map[string]string) (*kgo.Client, error) {
+	return s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+}
+
 // clusterOf asks a mirror's source for its cluster id, which also shows that it answers: kadm's BrokerMetadata may be what the client
 // heard a while ago.
 func (s *sources) clusterOf(ctx context.Context, name string, config map[string]string) (string, error) {
-	cl, err := s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	cl, err := s.sourceClient(name, config)
 	if err != nil {
 		return "", err
 	}

@@ -6,13 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/replica"
@@ -100,127 +94,6 @@ func alike(ends map[int32]int64, brokers []int32) bool {
 	return true
 }
 
-// debugReplica is the replica id under which a follower answers ListOffsets, with its log end (fact 15 of docs/kafka-facts.md).
-const debugReplica = -2
-
-// logEnds asks each in-sync real replica for its log end: one request a broker.
-func (m *Manager) logEnds(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]map[int32]int64, error) {
-	img := m.cfg.Destination.Image()
-	byBroker := m.byBroker(img, ids)
-	var mu sync.Mutex
-	out := map[protocol.PartitionID]map[int32]int64{}
-	err := m.askBrokers(ctx, slices.Collect(maps.Keys(byBroker)), func(ctx context.Context, b int32, cl *kgo.Client) error {
-		req := kmsg.NewPtrListOffsetsRequest()
-		req.ReplicaID = debugReplica
-		for name, parts := range byTopic(img, byBroker[b]) {
-			t := kmsg.NewListOffsetsRequestTopic()
-			t.Topic = name
-			for _, id := range parts {
-				p := kmsg.NewListOffsetsRequestTopicPartition()
-				p.Partition, p.Timestamp, p.CurrentLeaderEpoch = id.Partition, -1, -1
-				t.Partitions = append(t.Partitions, p)
-			}
-			req.Topics = append(req.Topics, t)
-		}
-		kr, err := cl.Broker(int(b)).Request(ctx, req)
-		if err != nil {
-			return fmt.Errorf("log ends of broker %d: %w", b, err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, t := range kr.(*kmsg.ListOffsetsResponse).Topics {
-			for _, p := range t.Partitions {
-				id := protocol.PartitionID{Topic: img.Names[t.Topic], Partition: p.Partition}
-				if e := kerr.ErrorForCode(p.ErrorCode); e != nil {
-					err = fmt.Errorf("log end of %s-%d on broker %d: %w", t.Topic, p.Partition, b, e)
-					continue
-				}
-				if out[id] == nil {
-					out[id] = map[int32]int64{}
-				}
-				out[id][b] = p.Offset
-			}
-		}
-		return err
-	})
-	return out, err
-}
-
-// lastEpochs asks the real leaders of partitions for the epoch of the last record, -1 for an empty log: below its own, of which there is
-// no record under the lock.
-func (m *Manager) lastEpochs(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID]int32, error) {
-	adm, err := m.sources.destination()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, pingLimit)
-	defer cancel()
-	img, req := m.cfg.Destination.Image(), kadm.OffsetForLeaderEpochRequest{}
-	for _, id := range ids {
-		if ip := img.Partition(id); ip != nil && ip.Leader >= 0 && !m.guest(ip.Leader) {
-			req.Add(img.Topics[id.Topic].Name, id.Partition, max(ip.LeaderEpoch-1, 0))
-		}
-	}
-	out := map[protocol.PartitionID]int32{}
-	if len(req) == 0 {
-		return out, nil
-	}
-	answers, err := adm.OffsetForLeaderEpoch(ctx, req)
-	for topic, parts := range answers {
-		for n, a := range parts {
-			if a.Err != nil {
-				err = errors.Join(err, fmt.Errorf("last epoch of %s-%d: %w", topic, n, a.Err))
-				continue
-			}
-			out[protocol.PartitionID{Topic: img.Names[topic], Partition: n}] = a.LeaderEpoch
-		}
-	}
-	return out, err
-}
-
-// byBroker groups partitions by their in-sync real replicas.
-func (m *Manager) byBroker(img *kraft.Image, ids []protocol.PartitionID) map[int32][]protocol.PartitionID {
-	out := map[int32][]protocol.PartitionID{}
-	for _, id := range ids {
-		if ip := img.Partition(id); ip != nil {
-			for _, b := range m.real(ip.ISR) {
-				out[b] = append(out[b], id)
-			}
-		}
-	}
-	return out
-}
-
-func byTopic(img *kraft.Image, ids []protocol.PartitionID) map[string][]protocol.PartitionID {
-	out := map[string][]protocol.PartitionID{}
-	for _, id := range ids {
-		out[img.Topics[id.Topic].Name] = append(out[img.Topics[id.Topic].Name], id)
-	}
-	return out
-}
-
-// askBrokers asks brokers of the destination, all at once. Each gets pingLimit, so that a dead one does not hold up the others.
-func (m *Manager) askBrokers(ctx context.Context, brokers []int32, ask func(context.Context, int32, *kgo.Client) error) error {
-	cl, err := m.sources.destinationClient()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, pingLimit)
-	defer cancel()
-	var wg sync.WaitGroup
-	errs := make([]error, len(brokers))
-	for i, b := range brokers {
-		wg.Go(func() { errs[i] = ask(ctx, b, cl) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// retake takes leadership without asking for the source.
-func (m *Manager) retake(ctx context.Context, ids []protocol.PartitionID) error {
-	return m.lead(ctx, ids)
-}
-
 // release lets the longest in-sync real replica lead under the lock: the others lack records that nobody else can give them.
 func (m *Manager) release(ctx context.Context, ids []protocol.PartitionID) error {
 	img, statuses := m.cfg.Destination.Image(), m.cfg.Data.Statuses()
@@ -239,7 +112,7 @@ func (m *Manager) release(ctx context.Context, ids []protocol.PartitionID) error
 		if longest < 0 {
 			continue
 		}
-		tp := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+		tp := nameOf(img, id)
 		rest := slices.DeleteFunc(slices.Clone(targets(ip)), func(b int32) bool { return b == longest })
 		lists[tp], elect[tp] = append([]int32{longest}, rest...), id
 	}
@@ -264,55 +137,6 @@ func (m *Manager) makeTails(ctx context.Context, ids []protocol.PartitionID) err
 		}
 	}
 	return err
-}
-
-// producerIDs asks the in-sync real replicas for the producer ids that they know of partitions; one that knows an id twice is no
-// error. Followers answer as well as leaders do, so it works with the source dead and kmirror just restarted. Partitions of which
-// not all in-sync replicas answered are left out: each forgets ids by its own clock.
-func (m *Manager) producerIDs(ctx context.Context, ids []protocol.PartitionID) (map[protocol.PartitionID][]int64, error) {
-	img := m.cfg.Destination.Image()
-	byBroker := m.byBroker(img, ids)
-	var mu sync.Mutex
-	known, answers := map[protocol.PartitionID][]int64{}, map[protocol.PartitionID]int{}
-	err := m.askBrokers(ctx, slices.Collect(maps.Keys(byBroker)), func(ctx context.Context, b int32, cl *kgo.Client) error {
-		req := kmsg.NewPtrDescribeProducersRequest()
-		for name, parts := range byTopic(img, byBroker[b]) {
-			t := kmsg.NewDescribeProducersRequestTopic()
-			t.Topic = name
-			for _, id := range parts {
-				t.Partitions = append(t.Partitions, id.Partition)
-			}
-			req.Topics = append(req.Topics, t)
-		}
-		kr, err := cl.Broker(int(b)).Request(ctx, req)
-		if err != nil {
-			return fmt.Errorf("producer ids of broker %d: %w", b, err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, t := range kr.(*kmsg.DescribeProducersResponse).Topics {
-			for _, p := range t.Partitions {
-				id := protocol.PartitionID{Topic: img.Names[t.Topic], Partition: p.Partition}
-				if e := kerr.ErrorForCode(p.ErrorCode); e != nil {
-					err = fmt.Errorf("producer ids of %s-%d on broker %d: %w", t.Topic, p.Partition, b, e)
-					continue
-				}
-				answers[id]++
-				for _, a := range p.ActiveProducers {
-					known[id] = append(known[id], a.ProducerID)
-				}
-			}
-		}
-		return err
-	})
-	for _, id := range ids {
-		if ip := img.Partition(id); ip == nil || answers[id] < max(1, len(m.real(ip.ISR))) {
-			delete(known, id)
-		} else if known[id] == nil {
-			known[id] = []int64{}
-		}
-	}
-	return known, err
 }
 
 // sourceCluster is the id of a mirror's source cluster, empty when the mirror is not known.
@@ -387,7 +211,7 @@ func (m *Manager) clearELR(ctx context.Context, ids []protocol.PartitionID) erro
 		if ip == nil || len(ip.ELR) == 0 {
 			continue
 		}
-		tp, list := protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}, slices.Clone(ip.Replicas)
+		tp, list := nameOf(img, id), slices.Clone(ip.Replicas)
 		before[tp] = ip.Replicas
 		if n := len(list); n > 1 {
 			list[n-1], list[n-2] = list[n-2], list[n-1]
@@ -450,7 +274,7 @@ func (m *Manager) handOver(ctx context.Context, ids []protocol.PartitionID) erro
 			waiting = fmt.Errorf("no real replica of %s-%d is in sync: one has to come back first", img.Topics[id.Topic].Name, id.Partition)
 			continue
 		}
-		lists[protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}] = to
+		lists[nameOf(img, id)] = to
 		moved = append(moved, id)
 	}
 	failed := m.cfg.Destination.Reassign(ctx, lists)
@@ -467,19 +291,3 @@ func (m *Manager) handedOver(ip *kraft.Partition) bool {
 
 // guest reports whether a node id is kmirror's, of this process or another: it holds no log.
 func (m *Manager) guest(id int32) bool { return m.cfg.Destination.Guest(id) }
-
-// growBack gives topics that were handed over the replicas that were not in sync then, once their brokers are alive and hold no log
-// of an earlier life any more.
-func (m *Manager) growBack(ctx context.Context, ids []protocol.PartitionID) error {
-	img := m.cfg.Destination.Image()
-	lists, add := map[protocol.TopicPartition][]int32{}, map[protocol.TopicPartition][]int32{}
-	m.mu.Lock()
-	for _, id := range ids {
-		if p, ip := m.parts[id], img.Partition(id); p != nil && ip != nil {
-			tp := protocol.TopicPartition{Topic: p.topic.Name, Partition: id.Partition}
-			lists[tp], add[tp] = slices.Clone(ip.Replicas), m.missing(img, p, ip)
-		}
-	}
-	m.mu.Unlock()
-	return m.reassignWith(ctx, lists, add)
-}

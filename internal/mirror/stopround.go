@@ -61,7 +61,7 @@ func (m *Manager) retakeFrom(r *round, p *part) {
 // actStop starts the tasks of stops.
 func (m *Manager) actStop(ctx context.Context, r *round) {
 	m.task(ctx, settleTask, r.settle, m.settle)
-	m.task(ctx, retakeTask, r.retake, m.retake)
+	m.task(ctx, retakeTask, r.retake, m.lead) // without asking for the source
 	m.task(ctx, releaseTask, r.release, m.release)
 	m.task(ctx, tailTask, r.tails, m.makeTails)
 	m.task(ctx, handOverTask, r.handOver, m.handOver)
@@ -92,12 +92,14 @@ func topicBusy(t coordinator.Topic) []protocol.PartitionID {
 	return []protocol.PartitionID{{Topic: t.TopicID, Partition: -1}}
 }
 
-// topicFacts looks at what is stored of a topic's partitions. Called with m.mu held.
+// topicFacts looks at a topic's configs, and at what is stored of its partitions. Called with m.mu held.
 func (m *Manager) topicFacts(r *round, t coordinator.Topic) topicFacts {
+	size, _ := r.img.TopicConfig(t.Name, sizeConfig)
+	f := topicFacts{locked: m.locked(r.img, t), open: size != "0", free: free(r.img, t)}
 	if t.Desired != statemachine.Stopped {
-		return topicFacts{}
+		return f
 	}
-	f := topicFacts{tailed: true, stopped: true}
+	f.tailed, f.stopped = true, true
 	for n := range t.Partitions {
 		s, ok := m.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: n})
 		stopped := ok && s.State == statemachine.Stopped

@@ -136,7 +136,7 @@ func (w *txnWatch) free(ctx context.Context, h hanging) error {
 // moveAwayAndBack gives leadership of a partition of real brokers to another in-sync replica, and then to the preferred one.
 func (m *Manager) moveAwayAndBack(ctx context.Context, id protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
-	ip, tp := img.Partition(id), protocol.TopicPartition{Topic: img.Topics[id.Topic].Name, Partition: id.Partition}
+	ip, tp := img.Partition(id), nameOf(img, id)
 	if ip == nil || ip.Leader < 0 || len(ip.Adding)+len(ip.Removing) > 0 {
 		return nil // it moves as it is, or will
 	}
