@@ -47,6 +47,8 @@ type topicJSON struct {
 	Align         []int32           `json:"align,omitempty"`
 	Drain         bool              `json:"drain,omitempty"`
 	Regrow        bool              `json:"regrow,omitempty"`
+	GroupsDone    bool              `json:"groups_done,omitempty"`
+	Note          string            `json:"note,omitempty"`
 }
 
 // stateJSON is kmirror's tagged field of a partition state.
@@ -107,7 +109,7 @@ func topicRecord(t Topic, n int32) (record, error) {
 	b, err := marshal(topicJSON{
 		Name: t.Name, SourceTopicID: t.SourceTopicID.String(), Desired: t.Desired.String(), Overwrite: t.Overwrite,
 		Partitions: t.Partitions, Replicas: t.Replicas, TrueConfigs: t.TrueConfigs, Started: t.Started.UTC(),
-		MinISR: t.MinISR, Align: t.Align, Drain: t.Drain, Regrow: t.Regrow,
+		MinISR: t.MinISR, Align: t.Align, Drain: t.Drain, Regrow: t.Regrow, GroupsDone: t.GroupsDone, Note: t.Note,
 	})
 	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
 }
@@ -214,7 +216,7 @@ func decodeTopic(k kip1279.StateKey, v *kip1279.JSONValue) (Topic, error) {
 	return Topic{
 		Mirror: k.Mirror, Name: j.Name, TopicID: k.TopicID, SourceTopicID: source, Desired: desired, Overwrite: j.Overwrite,
 		Partitions: j.Partitions, Replicas: j.Replicas, TrueConfigs: j.TrueConfigs, Started: j.Started,
-		MinISR: j.MinISR, Align: j.Align, Drain: j.Drain, Regrow: j.Regrow,
+		MinISR: j.MinISR, Align: j.Align, Drain: j.Drain, Regrow: j.Regrow, GroupsDone: j.GroupsDone, Note: j.Note,
 	}, nil
 }
 

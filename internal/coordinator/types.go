@@ -42,6 +42,11 @@ type Topic struct {
 	Drain bool
 	// Regrow: handed over with fewer replicas than Replicas; the others are added again under the real leader.
 	Regrow bool
+	// GroupsDone: the offsets of the source's groups were synced for the last time, after the drain of a promote. Its topics are not
+	// unlocked before.
+	GroupsDone bool
+	// Note says why kmirror stopped the topic by itself, or what a stop could not do; empty after an operator's start.
+	Note string
 }
 
 // ForgetEpoch as a LastMirrorEpoch removes the one that is stored: the log has nothing in common with the source any more.
@@ -71,4 +76,10 @@ type PartitionState struct {
 	LeaderEpoch int32
 	// Aligned: the machine's, whether the log was brought to what it has in common with the source since it was started.
 	Aligned bool
+}
+
+// ACL is a binding that a mirror created at the destination, in Kafka's names (resource type, pattern type, operation, permission).
+// All fields together are its identity.
+type ACL struct {
+	ResourceType, ResourceName, PatternType, Principal, Host, Operation, Permission string
 }

@@ -1,0 +1,142 @@
+package metasync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
+	"kmirror/protocol"
+	"kmirror/statemachine"
+)
+
+// job is one round of one mirror: what all its steps share.
+type job struct {
+	s   *Syncer
+	w   *worker
+	def coordinator.Mirror
+	f   *filters.Filters
+	log *slog.Logger
+	// src and dst are admin clients of both sides, srcClient and dstClient what they wrap.
+	src, dst             *kadm.Client
+	srcClient, dstClient *kgo.Client
+	// last, where it is not nil, are the topics of a promote whose groups are synced for the last time: only these count, and
+	// they are at the end of a stop instead of mirroring.
+	last []coordinator.Topic
+}
+
+// ErrWrongCluster: the source is not the cluster that the mirror was made for. Nothing of such a mirror is synced.
+var ErrWrongCluster = errors.New("the source is another cluster")
+
+// job makes sure that the source is the cluster that it should be, before anything else is asked of it.
+func (w *worker) job(ctx context.Context, def coordinator.Mirror, f *filters.Filters) (*job, error) {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	j := &job{s: w.s, w: w, def: def, f: f, log: w.s.log.With("mirror", w.name)}
+	id, err := w.s.cfg.Mirrors.SourceCluster(ctx, w.name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the source does not answer: %w", err)
+	case id != def.SourceClusterID:
+		return nil, fmt.Errorf("%w: mirror %s was made for %s, bootstrap.servers lead to %s; nothing is synced until they lead back (kmirror alter)",
+			ErrWrongCluster, w.name, def.SourceClusterID, id)
+	case id == w.s.cfg.Destination.ClusterID():
+		return nil, fmt.Errorf("%w: it is the destination itself", ErrWrongCluster)
+	}
+	if j.srcClient, err = w.s.cfg.Mirrors.SourceClient(w.name); err != nil {
+		return nil, err
+	}
+	if j.dstClient, err = w.s.cfg.Mirrors.DestinationClient(); err != nil {
+		return nil, err
+	}
+	j.src, j.dst = kadm.NewClient(j.srcClient), kadm.NewClient(j.dstClient)
+	return j, nil
+}
+
+// changed counts changes that were made at the destination, skipped what was left out and why.
+func (j *job) changed(kind string, n int) {
+	if n > 0 {
+		j.s.cfg.Observer.SyncChanged(j.def.Name, kind, n)
+	}
+}
+
+func (j *job) skipped(kind, reason string, n int) {
+	if n > 0 {
+		j.s.cfg.Observer.SyncSkipped(j.def.Name, kind, reason, n)
+	}
+}
+
+// known returns all topics of the mirror as they are stored now, by name. Topics that another mirror has taken over are not among them.
+func (j *job) known() map[string]coordinator.Topic {
+	out := map[string]coordinator.Topic{}
+	for _, t := range j.s.cfg.Store.Topics() {
+		if now, ok := j.s.cfg.Store.TopicByName(t.Name); ok && now.Mirror == j.def.Name && !now.TopicID.IsZero() {
+			out[t.Name] = now
+		}
+	}
+	return out
+}
+
+// wanted returns the topics that are to be mirrored: neither stopped nor paused.
+func (j *job) wanted() map[string]coordinator.Topic {
+	out := j.known()
+	for name, t := range out {
+		if t.Desired != statemachine.Mirroring {
+			delete(out, name)
+		}
+	}
+	return out
+}
+
+// flowing returns, by topic, the partitions whose log holds what the source's does: group offsets mean the same on both sides. In the
+// last round of a promote these are all partitions of its topics.
+//
+// Asked again before each write it tells whether the topic may still be touched: none of a topic that was stopped or paused is there.
+func (j *job) flowing() map[string][]int32 {
+	out := map[string][]int32{}
+	if j.last != nil {
+		known := j.known()
+		for _, t := range j.last {
+			now, ok := known[t.Name]
+			if !ok || now.TopicID != t.TopicID || now.GroupsDone || !now.Drain || now.Desired != statemachine.Stopped {
+				continue
+			}
+			for p := range t.Partitions {
+				out[t.Name] = append(out[t.Name], p)
+			}
+		}
+		return out
+	}
+	for name, t := range j.wanted() {
+		for p := range t.Partitions {
+			if j.s.mirroring(t, p) {
+				out[name] = append(out[name], p)
+			}
+		}
+	}
+	return out
+}
+
+// epoch returns the destination's leader epoch (DLE) of a partition, -1 where it is not known.
+func (j *job) epoch(topic string, partition int32) int32 {
+	img := j.s.cfg.Destination.Image()
+	t := img.TopicByName(topic)
+	if t == nil {
+		return -1
+	}
+	if p := img.Partition(protocol.PartitionID{Topic: t.ID, Partition: partition}); p != nil {
+		return p.LeaderEpoch
+	}
+	return -1
+}
+
+// allows reports whether a partition is among those that flow.
+func allows(flowing map[string][]int32, topic string, partition int32) bool {
+	return slices.Contains(flowing[topic], partition)
+}

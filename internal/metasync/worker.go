@@ -1,0 +1,214 @@
+package metasync
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
+	"kmirror/protocol"
+	"kmirror/statemachine"
+)
+
+const (
+	// settle is the least time between two rounds that a change of the mirror's topics asks for.
+	settle = 500 * time.Millisecond
+	// stepLimit bounds one kind of one round.
+	stepLimit = 60 * time.Second
+	// finalLimit is how long the last sync of groups is tried before a promote goes on without it.
+	finalLimit = 20 * time.Second
+)
+
+// worker runs the rounds of one mirror. All of it belongs to its goroutine.
+type worker struct {
+	s    *Syncer
+	name string
+	// began is when the last round began, ended when it was over, saw what it was about.
+	began, ended time.Time
+	saw          uint64
+	// gone counts the rounds in which a topic was missing at the source.
+	gone map[protocol.UUID]int
+	// finalSince is when the last sync of groups was tried first.
+	finalSince time.Time
+}
+
+func (w *worker) run(ctx context.Context) {
+	w.s.mu.Lock()
+	w.s.statuses[w.name] = map[string]Status{}
+	w.s.mu.Unlock()
+	defer func() {
+		w.s.mu.Lock()
+		delete(w.s.statuses, w.name)
+		w.s.mu.Unlock()
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		changed := w.s.cfg.Store.Changed()
+		next := w.look(ctx)
+		timer.Reset(max(next, 10*time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// look does what is due and returns after which time to look again.
+func (w *worker) look(ctx context.Context) time.Duration {
+	def, ok := w.s.cfg.Store.Mirror(w.name)
+	if !ok {
+		return time.Second
+	}
+	if final := w.final(); len(final) > 0 {
+		if !w.lastSync(ctx, def, final) {
+			return time.Second
+		}
+	}
+	w.finalSince = time.Time{}
+	f, err := filters.Parse(def.Config)
+	if err != nil { // alter and create refuse it, so an older version has stored it
+		w.s.note(w.name, Cluster, err)
+		return time.Second
+	}
+	due := w.began.Add(f.Refresh)
+	if saw := w.signature(def); saw != w.saw && due.After(w.ended.Add(settle)) {
+		due = w.ended.Add(settle)
+	}
+	if left := time.Until(due); left > 0 {
+		return left
+	}
+	w.began, w.saw = time.Now(), w.signature(def)
+	w.round(ctx, def, f)
+	w.ended = time.Now()
+	return 0
+}
+
+// round syncs everything once. It ends early when a promote waits for the last sync of its groups.
+func (w *worker) round(ctx context.Context, def coordinator.Mirror, f *filters.Filters) {
+	j, err := w.job(ctx, def, f)
+	w.s.note(w.name, Cluster, err)
+	if err != nil {
+		return
+	}
+	for _, step := range []struct {
+		kind string
+		do   func(context.Context) error
+	}{{Topics, j.topics}, {Configs, j.configs}, {Groups, j.groups}, {ShareGroups, j.shareGroups}, {ACLs, j.acls}} {
+		if ctx.Err() != nil || len(w.final()) > 0 {
+			return
+		}
+		w.step(ctx, step.kind, step.do)
+	}
+}
+
+func (w *worker) step(ctx context.Context, kind string, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	began := time.Now()
+	err := do(ctx)
+	w.s.log.Debug("sync", "mirror", w.name, "kind", kind, "took", time.Since(began), "err", err)
+	if ctx.Err() == context.Canceled {
+		return err
+	}
+	w.s.note(w.name, kind, err)
+	return err
+}
+
+// final returns the topics that are promoted and wait for the last sync of their groups: all of the log is at the destination, and
+// the lock is still on.
+func (w *worker) final() []coordinator.Topic {
+	var out []coordinator.Topic
+	for _, t := range w.s.cfg.Store.Topics() {
+		if now, ok := w.s.cfg.Store.TopicByName(t.Name); !ok || now.TopicID != t.TopicID || now.Mirror != w.name || t.Mirror != w.name {
+			continue
+		}
+		if !t.Drain || t.GroupsDone || t.Desired != statemachine.Stopped {
+			continue
+		}
+		tailed := true
+		for p := range t.Partitions {
+			st, ok := w.s.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: p})
+			tailed = tailed && ok && (st.State == statemachine.Stopping && st.Stop >= statemachine.StopTailed || st.State == statemachine.Stopped)
+		}
+		if tailed {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// lastSync brings the groups of topics that are promoted to where they are at the source, once more, and says so. Where the source
+// does not let it, the promote goes on without after a while. It reports whether that is done.
+func (w *worker) lastSync(ctx context.Context, def coordinator.Mirror, topics []coordinator.Topic) bool {
+	if w.finalSince.IsZero() {
+		w.finalSince = time.Now()
+	}
+	whyNot := ""
+	if err := w.trySync(ctx, def, topics); err != nil {
+		if time.Since(w.finalSince) < finalLimit {
+			return false
+		}
+		whyNot = err.Error()
+	}
+	if err := w.s.cfg.Mirrors.GroupsSynced(ctx, topics, whyNot); err != nil {
+		w.s.log.Warn("last sync of groups is not stored, will be tried again", "mirror", w.name, "err", err)
+		return false
+	}
+	return true
+}
+
+func (w *worker) trySync(ctx context.Context, def coordinator.Mirror, topics []coordinator.Topic) error {
+	f, err := filters.Parse(def.Config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, finalLimit)
+	defer cancel()
+	j, err := w.job(ctx, def, f)
+	if err != nil {
+		w.s.note(w.name, Cluster, err)
+		return err
+	}
+	j.last = topics
+	if err := w.step(ctx, Groups, j.groups); err != nil {
+		return err
+	}
+	return w.step(ctx, ShareGroups, j.shareGroups)
+}
+
+// signature is different when the mirror has other properties or topics, or when other topics mirror: then a round is due at once.
+func (w *worker) signature(def coordinator.Mirror) uint64 {
+	h := fnv.New64a()
+	keys := make([]string, 0, len(def.Config))
+	for k := range def.Config {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		fmt.Fprintf(h, "%q=%q;", k, def.Config[k])
+	}
+	for _, t := range w.s.cfg.Store.Topics() {
+		if t.Mirror != w.name {
+			continue
+		}
+		mirroring := 0
+		for p := range t.Partitions {
+			if w.s.mirroring(t, p) {
+				mirroring++
+			}
+		}
+		fmt.Fprintf(h, "%s %s %d %d %d;", t.TopicID, t.Desired, t.Started.UnixNano(), t.Partitions, mirroring)
+	}
+	return h.Sum64()
+}
+
+// mirroring reports whether a partition's log is aligned with the source's and flows, by what is stored.
+func (s *Syncer) mirroring(t coordinator.Topic, partition int32) bool {
+	st, ok := s.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: partition})
+	return ok && st.Mirror == t.Mirror && (st.State == statemachine.Mirroring || st.State == statemachine.EpochFencing)
+}
