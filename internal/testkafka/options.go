@@ -66,6 +66,8 @@ type Options struct {
 	BaseID int32
 	// ClusterID is random by default.
 	ClusterID string
+
+	security *Security // set by Security.Secure
 }
 
 func (o Options) withDefaults() (Options, error) {

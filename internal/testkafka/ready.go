@@ -38,7 +38,8 @@ func poll(ctx context.Context, f func() (bool, error)) error {
 }
 
 // ready waits until the node has started and, if it is a broker, has all of the given brokers in its metadata, which
-// lists unfenced ones only. Nodes that speak no plaintext are taken as ready when they say that they have started.
+// lists unfenced ones only. A secure cluster is asked as its admin; nodes that can't be asked are ready
+// once they say that they have started.
 func (n *Node) ready(ctx context.Context, brokers []int32) error {
 	var last error
 	err := poll(ctx, func() (bool, error) {
@@ -88,18 +89,24 @@ func (n *Node) hasStarted() (bool, error) {
 func (n *Node) askBrokers(ctx context.Context, want []int32) error {
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{} // none; nil would be all
-	names := n.cluster.opts.Listeners
-	i := slices.IndexFunc(names, n.plaintext)
-	if i < 0 {
-		return nil
+	for _, name := range n.cluster.opts.Listeners {
+		opts, ok := n.credentials(name)
+		if !ok {
+			continue
+		}
+		resp, err := ask(ctx, n.Addr(name), req, opts...)
+		if err != nil {
+			return err
+		}
+		return n.knows(resp.(*kmsg.MetadataResponse), want)
 	}
-	resp, err := ask(ctx, n.Addr(names[i]), req)
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// knows returns nil when the node's metadata names all of the given brokers.
+func (n *Node) knows(meta *kmsg.MetadataResponse, want []int32) error {
 	for _, id := range want {
-		if !slices.ContainsFunc(resp.(*kmsg.MetadataResponse).Brokers,
-			func(b kmsg.MetadataResponseBroker) bool { return b.NodeID == id }) {
+		if !slices.ContainsFunc(meta.Brokers, func(b kmsg.MetadataResponseBroker) bool { return b.NodeID == id }) {
 			return fmt.Errorf("broker %d is not in the metadata of %d", id, n.ID)
 		}
 	}
@@ -108,7 +115,8 @@ func (n *Node) askBrokers(ctx context.Context, want []int32) error {
 
 // askQuorum returns nil once the controller knows the quorum's leader.
 func (n *Node) askQuorum(ctx context.Context) error {
-	if !n.plaintext(ControllerListener) {
+	opts, ok := n.credentials(ControllerListener)
+	if !ok {
 		return nil
 	}
 	req := kmsg.NewPtrDescribeQuorumRequest()
@@ -116,7 +124,7 @@ func (n *Node) askQuorum(ctx context.Context) error {
 	t := kmsg.NewDescribeQuorumRequestTopic()
 	t.Topic, t.Partitions = "__cluster_metadata", append(t.Partitions, p)
 	req.Topics = append(req.Topics, t)
-	resp, err := ask(ctx, n.Addr(ControllerListener), req)
+	resp, err := ask(ctx, n.Addr(ControllerListener), req, opts...)
 	if err != nil {
 		return err
 	}
@@ -131,21 +139,21 @@ func (n *Node) askQuorum(ctx context.Context) error {
 	return fmt.Errorf("controller %d knows no leader of the quorum", n.ID)
 }
 
-// plaintext reports whether a listener of the node speaks without TLS and SASL.
-func (n *Node) plaintext(listener string) bool {
+// protocol is the security protocol of a listener of the node, "" when it has none of that name.
+func (n *Node) protocol(listener string) string {
 	for m := range strings.SplitSeq(n.properties["listener.security.protocol.map"], ",") {
 		if name, protocol, _ := strings.Cut(strings.TrimSpace(m), ":"); name == listener {
-			return protocol == "PLAINTEXT"
+			return protocol
 		}
 	}
-	return false
+	return ""
 }
 
 // ask sends one request to one address.
-func ask(ctx context.Context, addr string, req kmsg.Request) (kmsg.Response, error) {
+func ask(ctx context.Context, addr string, req kmsg.Request, opts ...kgo.Opt) (kmsg.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.DialTimeout(askLimit))
+	cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(addr), kgo.DialTimeout(askLimit))...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,269 @@
+package testkafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+// AdminUser is the super user of a secure cluster: its brokers and controllers log in as it.
+const AdminUser = "admin"
+
+// GuestUser may log in on REPL and CONTROLLER besides AdminUser: the principal of a kmirror process.
+const GuestUser = "kmirror"
+
+const (
+	scramMechanism = "SCRAM-SHA-512"
+	scramModule    = "org.apache.kafka.common.security.scram.ScramLoginModule"
+	plainModule    = "org.apache.kafka.common.security.plain.PlainLoginModule"
+)
+
+// Security is what secure clusters and their clients share: an authority, the brokers' certificate, and the users' passwords.
+// Clients log in on CLIENT by SCRAM-SHA-512 over TLS; brokers, controllers and GuestUser on REPL and CONTROLLER by PLAIN.
+// Every request is judged by StandardAuthorizer. One Security may serve several clusters.
+type Security struct {
+	dir string
+	ca  *authority
+}
+
+// NewSecurity makes an authority and a certificate for brokers on this host. All files are written below dir, which must exist.
+func NewSecurity(dir string) (*Security, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Security{dir: dir}
+	if s.ca, err = newAuthority(); err != nil {
+		return nil, fmt.Errorf("testkafka: authority: %w", err)
+	}
+	if err := os.WriteFile(s.CA(), s.ca.pem, 0o600); err != nil {
+		return nil, err
+	}
+	certificate, key, err := s.Certificate("brokers")
+	if err != nil {
+		return nil, err
+	}
+	return s, join(s.brokerStore(), key, certificate)
+}
+
+// CA is the file with the authority's certificate, in PEM.
+func (s *Security) CA() string { return filepath.Join(s.dir, "ca.pem") }
+
+func (s *Security) brokerStore() string { return filepath.Join(s.dir, "brokers.pem") }
+
+// Certificate issues a certificate for 127.0.0.1 and localhost and returns the files with it and its key, in PEM. The same
+// name again replaces the files, as one who renews a certificate does.
+func (s *Security) Certificate(name string) (certificate, key string, err error) {
+	cert, priv, err := s.ca.issue(name)
+	if err != nil {
+		return "", "", fmt.Errorf("testkafka: certificate %s: %w", name, err)
+	}
+	certificate, key = filepath.Join(s.dir, name+".crt"), filepath.Join(s.dir, name+".key")
+	if err := replace(certificate, cert); err != nil {
+		return "", "", err
+	}
+	return certificate, key, replace(key, priv)
+}
+
+// replace writes a file in one step, so that nobody reads half of it.
+func replace(path string, text []byte) error {
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// join writes the contents of files into one.
+func join(into string, from ...string) error {
+	var all []byte
+	for _, f := range from {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		all = append(all, text...)
+	}
+	return os.WriteFile(into, all, 0o600)
+}
+
+// Password is a user's. It is fixed: formatted directories with the admin's are cached.
+func (s *Security) Password(user string) string { return user + "-secret" }
+
+// secretFile holds a user's password, for references to it.
+func (s *Security) secretFile(user string) (string, error) {
+	path := filepath.Join(s.dir, user+".password")
+	return path, os.WriteFile(path, []byte(s.Password(user)), 0o600)
+}
+
+// Secure makes options those of a secure cluster: properties of o win over what it sets. Listeners of brokers other than REPL
+// have the security of CLIENT.
+func (s *Security) Secure(o Options) Options {
+	names := o.Listeners
+	if len(names) == 0 {
+		names = []string{ClientListener, ReplListener}
+	}
+	protocols := []string{ControllerListener + ":SASL_PLAINTEXT"}
+	p := map[string]string{
+		"authorizer.class.name":                "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"super.users":                          "User:" + AdminUser,
+		"sasl.mechanism.inter.broker.protocol": "PLAIN",
+		"sasl.mechanism.controller.protocol":   "PLAIN",
+	}
+	s.plainListener(p, ControllerListener)
+	for _, name := range names {
+		if name == ReplListener {
+			protocols = append(protocols, name+":SASL_PLAINTEXT")
+			s.plainListener(p, name)
+			continue
+		}
+		protocols = append(protocols, name+":SASL_SSL")
+		l := "listener.name." + strings.ToLower(name) + "."
+		p[l+"sasl.enabled.mechanisms"] = scramMechanism
+		p[l+strings.ToLower(scramMechanism)+".sasl.jaas.config"] = scramModule + " required;"
+		p[l+"ssl.keystore.type"], p[l+"ssl.keystore.location"] = "PEM", s.brokerStore()
+	}
+	p["listener.security.protocol.map"] = strings.Join(protocols, ",")
+	maps.Copy(p, o.Properties)
+	o.Properties = p
+	o.FormatArgs = append([]string{"--add-scram",
+		fmt.Sprintf("%s=[name=%s,password=%s]", scramMechanism, AdminUser, s.Password(AdminUser))}, o.FormatArgs...)
+	o.security = s
+	return o
+}
+
+// plainListener sets the server properties of a listener with PLAIN.
+func (s *Security) plainListener(p map[string]string, name string) {
+	l := "listener.name." + strings.ToLower(name) + "."
+	p[l+"sasl.enabled.mechanisms"] = "PLAIN"
+	jaas := fmt.Sprintf(`%s required username="%s" password="%s"`, plainModule, AdminUser, s.Password(AdminUser))
+	for _, user := range []string{AdminUser, GuestUser} {
+		jaas += fmt.Sprintf(` user_%s="%s"`, user, s.Password(user))
+	}
+	p[l+"plain.sasl.jaas.config"] = jaas + ";"
+}
+
+// Opts are the options of a client that logs in on CLIENT as a user.
+func (s *Security) Opts(user string) []kgo.Opt {
+	return []kgo.Opt{
+		kgo.DialTLSConfig(&tls.Config{RootCAs: s.ca.pool, MinVersion: tls.VersionTLS12}),
+		kgo.SASL(scram.Auth{User: user, Pass: s.Password(user)}.AsSha512Mechanism()),
+	}
+}
+
+// PlainOpts are the options of a client that logs in on REPL or CONTROLLER as AdminUser or GuestUser.
+func (s *Security) PlainOpts(user string) []kgo.Opt {
+	return []kgo.Opt{kgo.SASL(plain.Auth{User: user, Pass: s.Password(user)}.AsMechanism())}
+}
+
+// Properties are the client properties with which Kafka's tools log in on CLIENT as a user.
+func (s *Security) Properties(user string) map[string]string {
+	return s.properties(user, s.Password(user))
+}
+
+// References is Properties with a reference instead of the password, as kmirror wants them.
+func (s *Security) References(user string) (map[string]string, error) {
+	file, err := s.secretFile(user)
+	return s.properties(user, "${file:"+file+"}"), err
+}
+
+func (s *Security) properties(user, password string) map[string]string {
+	return map[string]string{
+		"security.protocol": "SASL_SSL", "sasl.mechanism": scramMechanism, "sasl.jaas.config": jaasLine(scramModule, user, password),
+		"ssl.truststore.type": "PEM", "ssl.truststore.location": s.CA(),
+	}
+}
+
+// PlainReferences are the client properties with which kmirror logs in on REPL and CONTROLLER.
+func (s *Security) PlainReferences(user string) (map[string]string, error) {
+	file, err := s.secretFile(user)
+	return map[string]string{
+		"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaasLine(plainModule, user, "${file:"+file+"}"),
+	}, err
+}
+
+func jaasLine(module, user, password string) string {
+	return fmt.Sprintf(`%s required username="%s" password="%s";`, module, user, password)
+}
+
+// WriteProperties writes a Java properties file for Kafka's tools or for kmirror and returns its path.
+func (s *Security) WriteProperties(name string, props map[string]string) (string, error) {
+	path := filepath.Join(s.dir, name)
+	return path, os.WriteFile(path, formatProperties(props), 0o600)
+}
+
+// AddUser gives users a SCRAM password on a cluster and returns when they can log in at every broker. They have no rights.
+func (s *Security) AddUser(ctx context.Context, c *Cluster, users ...string) error {
+	cl, err := kgo.NewClient(append(s.Opts(AdminUser), kgo.SeedBrokers(c.Bootstrap(ClientListener)...))...)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	var upserts []kadm.UpsertSCRAM
+	for _, user := range users {
+		upserts = append(upserts, kadm.UpsertSCRAM{User: user, Mechanism: kadm.ScramSha512, Iterations: 4096, Password: s.Password(user)})
+	}
+	altered, err := kadm.NewClient(cl).AlterUserSCRAMs(ctx, nil, upserts)
+	if err == nil {
+		err = altered.Error()
+	}
+	if err != nil {
+		return fmt.Errorf("testkafka: users %v: %w", users, err)
+	}
+	for _, user := range users {
+		for _, addr := range c.Bootstrap(ClientListener) {
+			if err := s.canLogIn(ctx, addr, user); err != nil {
+				return fmt.Errorf("testkafka: user %s at %s: %w", user, addr, err)
+			}
+		}
+	}
+	return nil
+}
+
+// canLogIn waits until a broker lets a user in.
+func (s *Security) canLogIn(ctx context.Context, addr, user string) error {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		_, last = ask(ctx, addr, req, s.Opts(user)...)
+		return last == nil, nil
+	})
+	return errors.Join(err, last)
+}
+
+// Security of a cluster that Secure made the options of, else nil.
+func (c *Cluster) Security() *Security { return c.opts.security }
+
+// Opts are the options of a client of CLIENT that may do everything.
+func (c *Cluster) Opts() []kgo.Opt {
+	opts := []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(ClientListener)...)}
+	if c.opts.security == nil {
+		return opts
+	}
+	return append(opts, c.opts.security.Opts(AdminUser)...)
+}
+
+// credentials are the options with which readiness asks a listener of the node; false when it can't.
+func (n *Node) credentials(listener string) ([]kgo.Opt, bool) {
+	s := n.cluster.opts.security
+	switch protocol := n.protocol(listener); {
+	case protocol == "PLAINTEXT":
+		return nil, true
+	case s == nil:
+		return nil, false
+	case protocol == "SASL_PLAINTEXT":
+		return s.PlainOpts(AdminUser), true
+	}
+	return s.Opts(AdminUser), true
+}
