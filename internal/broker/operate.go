@@ -219,3 +219,44 @@ func (b *Broker) ElectPreferred(ctx context.Context, parts []protocol.TopicParti
 	}
 	return out
 }
+
+// CreatePartitions gives a topic more partitions, assignment[i] being the replicas of the i-th new one. total is how many there are
+// then. Where the assignment names ids of ours, the cordon is lifted meanwhile. That they are there shows in the image.
+func (b *Broker) CreatePartitions(ctx context.Context, topic string, total int32, assignment [][]int32) error {
+	release, err := b.cordon.lift(ctx, slices.Concat(assignment...))
+	if err != nil {
+		return err
+	}
+	defer release()
+	kr, repeated, err := b.ctl.insist(ctx, operatorTimeout, func() kmsg.Request { return createPartitions(topic, total, assignment) })
+	if err != nil {
+		return err
+	}
+	resp := kr.(*kmsg.CreatePartitionsResponse)
+	if len(resp.Topics) != 1 {
+		return fmt.Errorf("add partitions to %s: the answer holds %d topics", topic, len(resp.Topics))
+	}
+	if repeated && resp.Topics[0].ErrorCode == kerr.InvalidPartitions.Code {
+		if t := b.Image().TopicByName(topic); t != nil && len(t.Partitions) == int(total) {
+			return nil // by an earlier try without an answer
+		}
+	}
+	if err := codeError(resp.Topics[0].ErrorCode, resp.Topics[0].ErrorMessage); err != nil {
+		return fmt.Errorf("add partitions to %s: %w", topic, err)
+	}
+	return nil
+}
+
+func createPartitions(topic string, total int32, assignment [][]int32) *kmsg.CreatePartitionsRequest {
+	req := kmsg.NewPtrCreatePartitionsRequest()
+	req.TimeoutMillis = int32(operatorTimeout.Milliseconds())
+	x := kmsg.NewCreatePartitionsRequestTopic()
+	x.Topic, x.Count = topic, total
+	for _, replicas := range assignment {
+		a := kmsg.NewCreatePartitionsRequestTopicAssignment()
+		a.Replicas = replicas
+		x.Assignment = append(x.Assignment, a)
+	}
+	req.Topics = append(req.Topics, x)
+	return req
+}

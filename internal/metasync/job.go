@@ -83,11 +83,11 @@ func (j *job) known() map[string]coordinator.Topic {
 	return out
 }
 
-// wanted returns the topics that are to be mirrored: neither stopped nor paused.
+// wanted returns the topics that are to be mirrored: neither stopped nor paused, nor going round in a loop.
 func (j *job) wanted() map[string]coordinator.Topic {
 	out := j.known()
 	for name, t := range out {
-		if t.Desired != statemachine.Mirroring {
+		if t.Desired != statemachine.Mirroring || j.w.looping[name] != "" {
 			delete(out, name)
 		}
 	}

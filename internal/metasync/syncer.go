@@ -52,8 +52,9 @@ type Mirrors interface {
 	// SyncConfigs sets and removes configs of mirror topics. Those that the lock overwrites are remembered instead, and take effect when
 	// it goes.
 	SyncConfigs(ctx context.Context, changes []ConfigChange) error
-	// Loops tells which of a mirror's topics its source mirrors from the destination, and how that stands.
-	Loops(ctx context.Context, mirror string) (map[string]string, error)
+	// Loops tells which topics the source of a mirror mirrors from the destination and is active with, and how that stands. ids are the
+	// source's topics.
+	Loops(ctx context.Context, mirror string, ids map[string]protocol.UUID) (map[string]string, error)
 	// GroupsSynced stores that the offsets of topics that are promoted were synced for the last time; why not says that they could
 	// not be.
 	GroupsSynced(ctx context.Context, topics []coordinator.Topic, whyNot string) error

@@ -1,5 +1,195 @@
 package metasync
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
-func (j *job) topics(ctx context.Context) error { return nil }
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/clientconf"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol"
+	"kmirror/statemachine"
+)
+
+// goneRounds is in how many rounds in a row a topic must be missing at the source before it counts as deleted there: a broker that
+// has just started may not know all topics yet.
+const goneRounds = 2
+
+// topics compares the topics of both sides: those deleted, excluded or made anew at the source are stopped, those that have grown
+// grow here too, and those that are to be discovered are started.
+func (j *job) topics(ctx context.Context) error {
+	source, err := j.src.ListTopics(ctx)
+	if err != nil {
+		return fmt.Errorf("list topics of the source: %w", err)
+	}
+	errs := []error{j.ends(ctx, source)}
+	errs = append(errs, j.loops(ctx, source), j.grow(ctx, source), j.discover(ctx, source))
+	return errors.Join(errs...)
+}
+
+// ends stops topics that are not to be mirrored any more. What they hold stays.
+func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
+	reasons := map[string]string{}
+	var missing []coordinator.Topic
+	for name, t := range j.known() {
+		if t.Desired == statemachine.Stopped {
+			delete(j.w.gone, t.TopicID)
+			continue
+		}
+		d, there := source[name]
+		switch {
+		case j.f.TopicExcluded(name):
+			reasons[name] = "kept out by mirror.topics.exclude"
+		case !there || d.Err != nil:
+			missing = append(missing, t)
+		case remade(t, d):
+			if j.w.gone[t.TopicID]++; j.w.gone[t.TopicID] >= goneRounds {
+				reasons[name] = fmt.Sprintf("the source's topic was deleted and made anew: its id was %s, is %s now", t.SourceTopicID, protocol.UUID(d.ID))
+			}
+		default:
+			delete(j.w.gone, t.TopicID)
+		}
+	}
+	deleted, err := j.deleted(ctx, missing)
+	for _, t := range missing {
+		if !deleted[t.Name] {
+			delete(j.w.gone, t.TopicID)
+		} else if j.w.gone[t.TopicID]++; j.w.gone[t.TopicID] >= goneRounds {
+			reasons[t.Name] = "the source's topic was deleted"
+		}
+	}
+	if len(reasons) == 0 {
+		return err
+	}
+	if failed := j.s.cfg.Mirrors.EndTopics(ctx, j.def.Name, reasons); failed != nil {
+		return errors.Join(err, failed)
+	}
+	j.changed(Topics, len(reasons))
+	return err
+}
+
+// remade reports whether a topic of the source has another id than the one that is mirrored. Brokers before Kafka 2.8 have none.
+func remade(t coordinator.Topic, d kadm.TopicDetail) bool {
+	id := protocol.UUID(d.ID)
+	return !id.IsZero() && !t.SourceTopicID.IsZero() && id != t.SourceTopicID
+}
+
+// deleted asks for topics by name that a listing did not hold. One that may not be described is not in a listing either, and must not
+// be taken for deleted.
+func (j *job) deleted(ctx context.Context, topics []coordinator.Topic) (map[string]bool, error) {
+	if len(topics) == 0 {
+		return nil, nil
+	}
+	names := make([]string, 0, len(topics))
+	for _, t := range topics {
+		names = append(names, t.Name)
+	}
+	slices.Sort(names)
+	details, err := j.src.ListTopics(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("ask the source for topics that are missing: %w", err)
+	}
+	out := map[string]bool{}
+	var errs []error
+	for _, name := range names {
+		switch d, ok := details[name]; {
+		case !ok || errors.Is(d.Err, kerr.UnknownTopicOrPartition):
+			out[name] = true
+		case d.Err != nil:
+			errs = append(errs, fmt.Errorf("topic %s at the source: %w", name, d.Err))
+		}
+	}
+	return out, bounded(errs)
+}
+
+// loops looks for topics that the source mirrors from here. Two that follow each other would both stand still; start refuses them, but
+// two starts at the same time may not see each other.
+func (j *job) loops(ctx context.Context, source kadm.TopicDetails) error {
+	j.w.looping = nil
+	if !source.Has(coordinator.DefaultTopic) && !slices.ContainsFunc(slices.Collect(maps.Keys(j.def.Config)), func(k string) bool {
+		return strings.HasPrefix(k, clientconf.RemoteAdminPrefix)
+	}) {
+		return nil
+	}
+	ids := map[string]protocol.UUID{}
+	for name, d := range source {
+		ids[name] = protocol.UUID(d.ID)
+	}
+	active, err := j.s.cfg.Mirrors.Loops(ctx, j.def.Name, ids)
+	if err != nil {
+		j.skipped(Topics, "loops_unknown", 1)
+		j.log.Debug("whether the source mirrors from here is not known", "err", err)
+	}
+	var errs []error
+	for name := range j.wanted() {
+		if how := active[name]; how != "" {
+			errs = append(errs, fmt.Errorf("topic %s goes round in a loop: the source mirrors it from here (%s); stop one of the two", name, how))
+		}
+	}
+	j.w.looping = active
+	return bounded(errs)
+}
+
+// grow adds partitions that the source's topics have been given.
+func (j *job) grow(ctx context.Context, source kadm.TopicDetails) error {
+	var errs []error
+	for name, t := range j.wanted() {
+		d, ok := source[name]
+		if !ok || d.Err != nil || remade(t, d) || int32(len(d.Partitions)) <= t.Partitions {
+			continue
+		}
+		if err := j.s.cfg.Mirrors.Grow(ctx, t, int32(len(d.Partitions))); err != nil {
+			errs = append(errs, fmt.Errorf("new partitions of %s: %w", name, err))
+			continue
+		}
+		j.changed(Topics, 1)
+		j.log.Info("partitions added", "topic", name, "from", t.Partitions, "to", len(d.Partitions))
+	}
+	return bounded(errs)
+}
+
+// discover starts topics that mirror.topics.include asks for and nobody has started yet. One that was stopped stays stopped.
+func (j *job) discover(ctx context.Context, source kadm.TopicDetails) error {
+	var names []string
+	for name, d := range source {
+		if _, known := j.s.cfg.Store.TopicByName(name); d.Err == nil && !d.IsInternal && !known && j.f.Discovers(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	results, err := j.s.cfg.Mirrors.StartTopics(ctx, admin.StartRequest{Mirror: j.def.Name, Topics: names})
+	if err != nil {
+		return fmt.Errorf("start topics that were discovered: %w", err)
+	}
+	var errs []error
+	for _, r := range results {
+		if r.Err != nil {
+			errs = append(errs, fmt.Errorf("%s was discovered and can't be started: %w", r.Topic, r.Err))
+			continue
+		}
+		j.changed(Topics, 1)
+		j.log.Info("topic discovered and started", "topic", r.Topic)
+	}
+	return bounded(errs)
+}
+
+// boundedTo is how many errors of a kind are told in words.
+const boundedTo = 5
+
+// bounded makes one error of several, of bounded length.
+func bounded(errs []error) error {
+	if len(errs) <= boundedTo {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(slices.Clone(errs[:boundedTo]), fmt.Errorf("and %d more", len(errs)-boundedTo))...)
+}

@@ -31,6 +31,8 @@ type worker struct {
 	saw          uint64
 	// gone counts the rounds in which a topic was missing at the source.
 	gone map[protocol.UUID]int
+	// looping are topics that the source mirrors from the destination, by the last look.
+	looping map[string]string
 	// finalSince is when the last sync of groups was tried first.
 	finalSince time.Time
 }

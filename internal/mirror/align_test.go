@@ -145,7 +145,7 @@ func newFailback(t *testing.T, req admin.StartRequest, lines ...string) *failbac
 		return f.remote, nil
 	}
 	req.Mirror = "m"
-	f.startRun = &startRun{m: f.m, req: req, mirror: coordinator.Mirror{Name: "m", SourceClusterID: "source"}, source: kadm.TopicDetails{}, rf: 1, minISR: 1}
+	f.startRun = &startRun{m: f.m, filters: everything(), req: req, mirror: coordinator.Mirror{Name: "m", SourceClusterID: "source"}, source: kadm.TopicDetails{}, rf: 1, minISR: 1}
 	f.here = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 60, 5: 80}}
 	f.there = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 70, 5: 75}}
 	f.has("orders", extent{10, 100}, extent{0, 100})

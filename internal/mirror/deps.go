@@ -21,6 +21,7 @@ type Destination interface {
 	Guest(id int32) bool
 	Ready() error
 	CreateTopic(ctx context.Context, t broker.NewTopic) (protocol.UUID, error)
+	CreatePartitions(ctx context.Context, topic string, total int32, assignment [][]int32) error
 	Reassign(ctx context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error
 	ElectPreferred(ctx context.Context, parts []protocol.TopicPartition) map[protocol.TopicPartition]error
 	JoinISR(ctx context.Context, node int32, parts []protocol.PartitionID) map[protocol.PartitionID]error

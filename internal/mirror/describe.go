@@ -158,12 +158,18 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	if !led && p.work.lme >= 0 {
 		i.LastMirroredEpoch = known(p.work.lme)
 	}
+	if p.machine.State == statemachine.Stopping && p.machine.Stop == statemachine.StopTailed && m.groupsFirst(p.topic) {
+		reason, hint = "waits for the last sync of groups", "describe shows whether it can be done; failover goes on without"
+	}
 	if reason == "" && p.machine.State == statemachine.Stopping {
 		reason, hint = m.stopReason(p)
 	}
 	waits := p.machine.State == statemachine.Preparing || p.machine.State == statemachine.EpochFencing
 	if why := cmp.Or(m.lastErr[dropTask], m.lastErr[bumpTask]); reason == "" && waits && why != "" {
 		reason, hint = why, "it is tried again by itself"
+	}
+	if reason == "" && p.topic.Note != "" {
+		reason, hint = p.topic.Note, "the topic keeps what was mirrored; start mirrors it again"
 	}
 	if reason != "" {
 		i.Error, i.Hint = &reason, &hint

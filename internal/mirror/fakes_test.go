@@ -13,6 +13,7 @@ import (
 
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/internal/replica"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -111,6 +112,18 @@ func (w *world) Ready() error {
 
 func (w *world) CreateTopic(context.Context, broker.NewTopic) (protocol.UUID, error) {
 	return protocol.UUID{}, nil
+}
+
+func (w *world) CreatePartitions(_ context.Context, topic string, _ int32, assignment [][]int32) error {
+	w.did("create partitions")
+	w.edit(func(i *kraft.Image) {
+		t := *i.Topics[i.Names[topic]]
+		for _, list := range assignment {
+			t.Partitions = append(slices.Clone(t.Partitions), &kraft.Partition{Replicas: list, ISR: list, Leader: list[0]})
+		}
+		i.Topics[t.ID] = &t
+	})
+	return nil
 }
 
 func (w *world) Reassign(_ context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error {
@@ -333,4 +346,13 @@ func rounds(t *testing.T, m *Manager, n int) {
 func mirrorTopic(name string, id protocol.UUID) coordinator.Topic {
 	return coordinator.Topic{Mirror: "m", Name: name, TopicID: id, SourceTopicID: protocol.UUID{7}, Desired: statemachine.Mirroring,
 		Partitions: 1, Replicas: 3, MinISR: 2, TrueConfigs: map[string]string{}}
+}
+
+// everything are the filters of a mirror that sets none.
+func everything() *filters.Filters {
+	f, err := filters.Parse(nil)
+	if err != nil {
+		panic(err)
+	}
+	return f
 }

@@ -6,13 +6,14 @@ import (
 	"strconv"
 
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/protocol/kraft"
 )
 
 // The two configs of the lock (design fact 14).
 const (
-	sizeConfig   = "max.message.bytes"
-	minISRConfig = "min.insync.replicas"
+	sizeConfig   = filters.SizeConfig
+	minISRConfig = filters.MinISRConfig
 )
 
 // lockValue is L for partitions with so many of our ids and so many real replicas: so large that real brokers alone never

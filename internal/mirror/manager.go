@@ -62,6 +62,8 @@ type Config struct {
 	// Coordinates reports whether this process is the metadata coordinator of a mirror: only it changes records of topics by itself.
 	// nil: it is that of all.
 	Coordinates func(mirror string) bool
+	// SyncsGroups: somebody syncs offsets of groups, and calls GroupsSynced before a topic that is promoted is unlocked.
+	SyncsGroups bool
 	// Verify answers the private verb of that name, nil where there is none.
 	Verify func(ctx context.Context, payload []byte) ([]byte, error)
 }

@@ -13,6 +13,7 @@ import (
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/internal/replica"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -303,7 +304,7 @@ func TestRecreatedByOthers(t *testing.T) {
 	if s := w.states[orders0]; s.State != statemachine.Failed || s.Error == "" {
 		t.Errorf("state %s: %q", s.State, s.Error)
 	}
-	s := &startRun{m: m, req: admin.StartRequest{Mirror: "m"}}
+	s := &startRun{m: m, filters: everything(), req: admin.StartRequest{Mirror: "m"}}
 	if done, err := s.again(mirrorTopic("orders", ordersID), protocol.UUID{7}); done || err != nil {
 		t.Errorf("start says that it is mirrored: done %v, err %v", done, err)
 	}
@@ -371,14 +372,18 @@ func TestStuckIsSaidAndDoesNotSpin(t *testing.T) {
 
 // TestTieredStorage: a mirror is never tiered at the destination: not by the source's configs, not by being taken over.
 func TestTieredStorage(t *testing.T) {
-	got := synced(map[string]string{tieredConfig: "true", "local.retention.ms": "1", minISRConfig: "2", "retention.ms": "5"})
+	f, err := filters.Parse(map[string]string{filters.TopicPropertiesExclude: ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := f.Configs(map[string]string{filters.TieredConfig: "true", "local.retention.ms": "1", "retention.ms": "5"})
 	if len(got) != 1 || got["retention.ms"] != "5" {
 		t.Errorf("synced %v", got)
 	}
 	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1}, ISR: []int32{1}, Leader: 1}, map[string]string{tieredConfig: "true"})
-	s := &startRun{m: newManager(t, w), req: admin.StartRequest{Mirror: "m", Overwrite: true}}
-	_, err := s.fresh(t.Context(), "orders", kadm.TopicDetail{Topic: "orders", Partitions: kadm.PartitionDetails{0: {}}}, nil)
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1}, ISR: []int32{1}, Leader: 1}, map[string]string{filters.TieredConfig: "true"})
+	s := &startRun{m: newManager(t, w), filters: everything(), req: admin.StartRequest{Mirror: "m", Overwrite: true}}
+	_, err = s.fresh(t.Context(), "orders", kadm.TopicDetail{Topic: "orders", Partitions: kadm.PartitionDetails{0: {}}}, nil)
 	if e := (*admin.Error)(nil); !errors.As(err, &e) || e.Exit != admin.ExitRefused {
 		t.Errorf("taken over: %v", err)
 	}

@@ -170,6 +170,7 @@ func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 	if fatal && p.machine.State != statemachine.Failed {
 		m.step(r, p, statemachine.Fail{Final: true, Reason: st.Err.Error(), Hint: finalHint(st.Err)})
 	}
+	m.tiered(r, p)
 	f := m.facts(r, p, ip, st, led)
 	m.faultsSeen(p, f, st)
 	m.step(r, p, statemachine.Observe{Facts: f})

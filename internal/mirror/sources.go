@@ -17,6 +17,7 @@ import (
 
 	"kmirror/internal/clientconf"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 )
 
 // sources holds one ordinary client per mirror for what is asked of its source, and one of the destination. Clients are made
@@ -71,7 +72,7 @@ func (s *sources) source(name string, config map[string]string) (*kadm.Client, e
 
 // sourceClient is what source wraps.
 func (s *sources) sourceClient(name string, config map[string]string) (*kgo.Client, error) {
-	return s.get("mirror "+name, digest(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	return s.get("mirror "+name, connections(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
 }
 
 // clusterOf asks a mirror's source for its cluster id, which also shows that it answers: kadm's BrokerMetadata may be what the client
@@ -131,6 +132,15 @@ func sourceOpts(config map[string]string) ([]kgo.Opt, error) {
 	return opts, err
 }
 
+// connections is a digest of what connections to a source are made of: what only says what is synced changes nothing about them.
+func connections(config map[string]string) string {
+	rest := maps.Clone(config)
+	for _, k := range filters.Keys {
+		delete(rest, k)
+	}
+	return digest(rest)
+}
+
 // digest is equal for equal configurations.
 func digest(config map[string]string) string {
 	var b strings.Builder
@@ -153,7 +163,7 @@ func (m *Manager) syncMirrors() {
 		}
 	}
 	for name, d := range live {
-		dig := digest(d.Config)
+		dig := connections(d.Config)
 		if m.added[name] == dig {
 			continue
 		}

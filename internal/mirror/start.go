@@ -13,44 +13,25 @@ import (
 	"kmirror/internal/admin"
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
 )
 
-// notSynced are topic configs that are not copied from the source (KIP-1279, mirror.topic.properties.exclude).
-var notSynced = []string{
-	"follower.replication.throttled.replicas", "leader.replication.throttled.replicas", "message.timestamp.difference.max.ms",
-	"log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms", "message.timestamp.type",
-	"unclean.leader.election.enable", minISRConfig, "mirror.name",
-	// Tiered storage: replicas would look for segments in the destination's remote store, which a mirror does not fill.
-	tieredConfig, "local.retention.ms", "local.retention.bytes", "remote.log.copy.disable", "remote.log.delete.on.disable",
-}
-
-const tieredConfig = "remote.storage.enable"
-
-// synced returns the configs of a source topic that its mirror gets.
-func synced(config map[string]string) map[string]string {
-	out := map[string]string{}
-	for k, v := range config {
-		if !slices.Contains(notSynced, k) {
-			out[k] = v
-		}
-	}
-	return out
-}
-
 // startRun is one StartTopics: what it found out about both sides.
 type startRun struct {
 	m      *Manager
 	req    admin.StartRequest
 	mirror coordinator.Mirror
-	names  []string
-	source kadm.TopicDetails
-	config map[string]map[string]string
-	src    *kadm.Client
-	dst    *kadm.Client
+	// filters are what the mirror's properties say of topics and configs.
+	filters *filters.Filters
+	names   []string
+	source  kadm.TopicDetails
+	config  map[string]map[string]string
+	src     *kadm.Client
+	dst     *kadm.Client
 	// there and here answer for the logs of both sides.
 	there, here logs
 	// memory is what the source remembers of us, once it was asked.
@@ -75,6 +56,10 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 			Hint: "create it with kmirror create, or see kmirror list", Exit: admin.ExitUsage}
 	}
 	s := &startRun{m: m, req: req, mirror: def}
+	var err error
+	if s.filters, err = filters.Parse(def.Config); err != nil {
+		return nil, &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror with kmirror alter", Exit: admin.ExitUsage}
+	}
 	if err := s.resolve(ctx); err != nil {
 		return nil, err
 	}
@@ -137,7 +122,8 @@ func (s *startRun) resolve(ctx context.Context) error {
 	}
 	var names []string
 	for _, d := range s.source {
-		if match.Match(d.Topic) && (len(s.req.Exclude) == 0 || !exclude.Match(d.Topic)) && !internal(d) {
+		if match.Match(d.Topic) && (len(s.req.Exclude) == 0 || !exclude.Match(d.Topic)) && !internal(d) &&
+			!s.filters.TopicExcluded(d.Topic) {
 			names = append(names, d.Topic)
 		}
 	}
@@ -186,6 +172,10 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 	if !ok || d.Err != nil || internal(d) {
 		return nil, &admin.Error{Code: 3, Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
 			Hint: "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
+	}
+	if s.filters.TopicExcluded(name) {
+		return nil, &admin.Error{Code: 42, Message: fmt.Sprintf("topic %s is kept out by %s of mirror %s", name, filters.TopicsExclude, s.mirror.Name),
+			Hint: "change that with kmirror alter", Exit: admin.ExitRefused}
 	}
 	known, ok := s.m.cfg.Store.TopicByName(name)
 	if !ok {
@@ -346,8 +336,8 @@ func takable(img *kraft.Image, it *kraft.Topic, d kadm.TopicDetail) error {
 		return &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", it.Name,
 			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
 	}
-	if v, _ := img.TopicConfig(it.Name, tieredConfig); v == "true" {
-		return &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", it.Name, tieredConfig),
+	if v, _ := img.TopicConfig(it.Name, filters.TieredConfig); v == "true" {
+		return &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", it.Name, filters.TieredConfig),
 			Hint: "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
 	}
 	return nil
@@ -447,7 +437,7 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coord
 		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
 			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
 	}
-	configs := synced(s.config[t.Name])
+	configs := s.filters.Configs(s.config[t.Name])
 	if v, ok := configs[sizeConfig]; ok {
 		t.TrueConfigs[sizeConfig] = v
 	}

@@ -46,6 +46,9 @@ func (m *Manager) gatherStop(r *round, p *part, e statemachine.Effect) {
 			m.setRole(r, p, replica.RoleStray)
 		}
 	case statemachine.Unlock:
+		if m.groupsFirst(p.topic) {
+			return // clients are not to start before their groups are where they were at the source
+		}
 		r.unlock[p.id.Topic] = p.topic
 	case statemachine.HandOver:
 		r.handOver = append(r.handOver, p.id)
