@@ -79,7 +79,7 @@ func newRecord(k kip1279.StateKey, v kip1279.StateValue, n int32) record {
 		r.value = kip1279.AppendStateValue(nil, v)
 	}
 	switch k.Type {
-	case kip1279.RecordMirror, kip1279.RecordMirrorTopic:
+	case kip1279.RecordMirror, kip1279.RecordMirrorTopic, kip1279.RecordMirrorACL:
 		r.partition = kip1279.MirrorPartitionOf(k.Mirror, n)
 	default:
 		r.partition = kip1279.StatePartitionOf(k.Mirror, k.TopicID, k.Partition, n)

@@ -50,6 +50,8 @@ type Store struct {
 	table  *table
 	loaded chan struct{}
 	closed chan struct{}
+	// acls keeps what a mirror creates from being remembered after the mirror was deleted.
+	acls chan struct{}
 
 	// client, partitions and cluster are set before loaded is closed.
 	client     *kgo.Client
@@ -91,7 +93,7 @@ func New(c Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: c, log: c.Log.With("topic", c.Topic), table: newTable(c.Log.With("topic", c.Topic)),
-		loaded: make(chan struct{}), closed: make(chan struct{}),
+		loaded: make(chan struct{}), closed: make(chan struct{}), acls: make(chan struct{}, 1),
 	}
 	if err := kgo.ValidateOpts(s.opts()...); err != nil {
 		return nil, fmt.Errorf("%s: client of the destination: %w", c.Topic, err)
@@ -132,8 +134,16 @@ func (s *Store) PutMirror(ctx context.Context, m Mirror) error {
 	})
 }
 
-// DeleteMirror removes a definition. Its topics are not touched.
+// DeleteMirror removes the memory of the ACLs that a mirror created, which stay where they are, and then its definition, so that a
+// removal cut short can be repeated. Its topics are not touched.
 func (s *Store) DeleteMirror(ctx context.Context, name string) error {
+	if err := s.lockACLs(ctx); err != nil {
+		return err
+	}
+	defer s.unlockACLs()
+	if err := s.DeleteACLs(ctx, name, s.ACLs(name)...); err != nil {
+		return err
+	}
 	return s.write(ctx, func(n int32) ([]record, error) {
 		return []record{newRecord(kip1279.StateKey{Type: kip1279.RecordMirror, Mirror: name}, nil, n)}, nil
 	})

@@ -141,6 +141,8 @@ func TestStoreOnKafka(t *testing.T) {
 		checkStates(t, s, states, "after the brokers came back")
 	})
 
+	t.Run("ACLs", func(t *testing.T) { checkACLs(t, c, s, w) })
+
 	must(t, s.DeleteMirror(limit(t, 10*time.Second), "dc1"))
 	must(t, s.DeleteTopic(limit(t, 10*time.Second), topic))
 	must(t, s.PutMirror(limit(t, 10*time.Second), Mirror{Name: "dc2", Created: since}))
@@ -153,6 +155,9 @@ func TestStoreOnKafka(t *testing.T) {
 	defer stopAgain()
 	if got := again.Mirrors(); len(got) != 1 || got[0].Name != "dc2" {
 		t.Errorf("mirrors after a restart: %+v", got)
+	}
+	if got := again.ACLs("dc1"); len(got) != 0 {
+		t.Errorf("ACLs of a deleted mirror after a restart: %+v", got)
 	}
 	if got := again.Topics(); len(got) != 0 {
 		t.Errorf("topics after a restart: %+v", got)

@@ -26,6 +26,7 @@ type table struct {
 	entries map[string]entry // by encoded key; deleted ones stay, to tell old records from new ones
 	mirrors map[string]Mirror
 	topics  map[topicID]Topic
+	acls    map[aclID]ACL
 	newest  map[string]Topic                // of each name, the one started last; asked for with every produce
 	states  map[stateID]PartitionState      // without the last mirrored epoch
 	epochs  map[stateID]int32               // last mirrored epochs
@@ -42,6 +43,11 @@ type stateID struct {
 	id     protocol.PartitionID
 }
 
+type aclID struct {
+	mirror string
+	id     protocol.UUID // of a record's key
+}
+
 type entry struct {
 	offset int64
 	value  []byte // nil: deleted
@@ -50,8 +56,8 @@ type entry struct {
 func newTable(log *slog.Logger) *table {
 	return &table{
 		log: log, changed: make(chan struct{}), entries: map[string]entry{}, mirrors: map[string]Mirror{},
-		topics: map[topicID]Topic{}, newest: map[string]Topic{}, states: map[stateID]PartitionState{}, epochs: map[stateID]int32{},
-		owner: map[protocol.PartitionID]string{},
+		topics: map[topicID]Topic{}, acls: map[aclID]ACL{}, newest: map[string]Topic{}, states: map[stateID]PartitionState{},
+		epochs: map[stateID]int32{}, owner: map[protocol.PartitionID]string{},
 	}
 }
 
@@ -129,12 +135,20 @@ func (t *table) put(k kip1279.StateKey, value []byte) error {
 		}
 		t.states[stateOf(k)], t.owner[stateOf(k).id] = state, k.Mirror
 	case *kip1279.JSONValue:
-		if k.Type == kip1279.RecordMirror {
+		switch k.Type {
+		case kip1279.RecordMirror:
 			m, err := decodeMirror(k.Mirror, v)
 			if err != nil {
 				return fmt.Errorf("mirror %s: %w", k.Mirror, err)
 			}
 			t.mirrors[k.Mirror] = m
+			return nil
+		case kip1279.RecordMirrorACL:
+			acl, err := decodeACL(k, v)
+			if err != nil {
+				return fmt.Errorf("ACL of mirror %s: %w", k.Mirror, err)
+			}
+			t.acls[aclID{k.Mirror, k.TopicID}] = acl
 			return nil
 		}
 		topic, err := decodeTopic(k, v)
@@ -160,6 +174,9 @@ func (t *table) remove(k kip1279.StateKey) {
 		name := t.topics[id].Name
 		delete(t.topics, id)
 		t.index(name)
+		return
+	case kip1279.RecordMirrorACL:
+		delete(t.acls, aclID{k.Mirror, k.TopicID})
 		return
 	case kip1279.RecordLastMirrorEpochs:
 		delete(t.epochs, stateOf(k))

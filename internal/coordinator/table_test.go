@@ -285,7 +285,8 @@ func FuzzApply(f *testing.F) {
 	mirror, _ := mirrorRecord(Mirror{Name: "m", Config: map[string]string{"bootstrap.servers": "a:1"}}, 50)
 	topic, _ := topicRecord(Topic{Mirror: "m", Name: "t", TopicID: idA, Desired: statemachine.Mirroring, Started: since}, 50)
 	states, _ := stateRecords(PartitionState{Mirror: "m", ID: protocol.PartitionID{Topic: idA}, State: statemachine.Mirroring}, 50)
-	for _, r := range append(states, mirror, topic) {
+	acl, _ := aclRecord("m", readOrders, 50)
+	for _, r := range append(states, mirror, topic, acl) {
 		f.Add(r.keyBytes, r.value)
 		f.Add(r.keyBytes, []byte(nil))
 	}
@@ -293,7 +294,7 @@ func FuzzApply(f *testing.F) {
 		tab := silent()
 		tab.apply(key, value, 1)
 		tab.apply(key, nil, 2)
-		if len(tab.topicList()) > 0 || len(tab.mirrorList()) > 0 || len(tab.newest) > 0 {
+		if len(tab.topicList()) > 0 || len(tab.mirrorList()) > 0 || len(tab.newest) > 0 || len(tab.acls) > 0 {
 			t.Error("a removed record is still there")
 		}
 	})

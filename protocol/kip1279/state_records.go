@@ -20,13 +20,16 @@ const (
 	RecordMirrorTopic      int16 = 65
 	// RecordOwner says who owns the partition of __mirror_state that it is in; its key holds nothing (an empty mirror name).
 	RecordOwner int16 = 66
+	// RecordMirrorACL is an ACL that a mirror created at the destination.
+	RecordMirrorACL int16 = 67
 )
 
 // ErrUnknownRecord: the record type or its version is not known here. Such records are skipped, not removed: a newer
 // kmirror wrote them.
 var ErrUnknownRecord = errors.New("unknown __mirror_state record")
 
-// StateKey is the key of a __mirror_state record. TopicID counts for types 1, 2 and 65, Partition for 1 and 2.
+// StateKey is the key of a __mirror_state record. TopicID counts for types 1, 2 and 65, Partition for 1 and 2. In the place of
+// TopicID type 67 has 16 bytes that are an ACL's identity.
 type StateKey struct {
 	Type      int16
 	Mirror    string
@@ -51,7 +54,7 @@ type PartitionStateValue struct {
 	Tags          Tags
 }
 
-// JSONValue is the value of types 64 to 66, version 0.
+// JSONValue is the value of types 64 to 67, version 0.
 type JSONValue struct {
 	JSON []byte
 	Tags Tags
@@ -87,7 +90,7 @@ func AppendStateKey(dst []byte, k StateKey) []byte {
 	case RecordLastMirrorEpochs, RecordPartitionState:
 		dst = append(dst, k.TopicID[:]...)
 		dst = kbin.AppendInt32(dst, k.Partition)
-	case RecordMirrorTopic:
+	case RecordMirrorTopic, RecordMirrorACL:
 		dst = append(dst, k.TopicID[:]...)
 	}
 	return dst
@@ -103,7 +106,7 @@ func DecodeStateKey(src []byte) (StateKey, error) {
 	switch k.Type {
 	case RecordLastMirrorEpochs, RecordPartitionState:
 		k.Mirror, k.TopicID, k.Partition = r.String(), r.Uuid(), r.Int32()
-	case RecordMirrorTopic:
+	case RecordMirrorTopic, RecordMirrorACL:
 		k.Mirror, k.TopicID = r.String(), r.Uuid()
 	case RecordMirror, RecordOwner:
 		k.Mirror = r.String()
@@ -138,7 +141,7 @@ func DecodeStateValue(recordType int16, src []byte) (StateValue, error) {
 		v = &LastMirrorEpochsValue{}
 	case RecordPartitionState:
 		v = &PartitionStateValue{}
-	case RecordMirror, RecordMirrorTopic, RecordOwner:
+	case RecordMirror, RecordMirrorTopic, RecordOwner, RecordMirrorACL:
 		v = &JSONValue{}
 	default:
 		return nil, fmt.Errorf("%w: type %d", ErrUnknownRecord, recordType)
@@ -157,7 +160,7 @@ func StatePartitionOf(mirror string, id protocol.UUID, partition, partitions int
 }
 
 // MirrorPartitionOf is the partition of __mirror_state whose owner is the metadata coordinator of a mirror; it holds the
-// mirror's definition and topics.
+// mirror's definition, its topics, and the ACLs that it created.
 func MirrorPartitionOf(mirror string, partitions int32) int32 {
 	return (javaHash(mirror) & math.MaxInt32) % partitions
 }

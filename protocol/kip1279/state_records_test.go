@@ -46,6 +46,10 @@ func TestStateRecordsGolden(t *testing.T) {
 			"owner", StateKey{Type: 66}, &JSONValue{JSON: []byte("{}")},
 			"0042 0000", "0000 03 7b7d 00",
 		},
+		{
+			"mirror acl", StateKey{Type: 67, Mirror: "m", TopicID: testID}, &JSONValue{JSON: []byte("{}")},
+			"0043 0001 6d " + id, "0000 03 7b7d 00",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := AppendStateKey(nil, c.key); !bytes.Equal(got, unhex(t, c.keyX)) {
@@ -74,6 +78,8 @@ func TestStateRecordsRefused(t *testing.T) {
 		{"cut", "0040 0005 6d", ErrMalformed},
 		{"too long", "0040 0001 6d 00", ErrMalformed},
 		{"negative name length", "0040 ffff", ErrMalformed},
+		{"acl without its identity", "0043 0001 6d", ErrMalformed},
+		{"type that nobody has yet", "0044 0001 6d", ErrUnknownRecord},
 	} {
 		if _, err := DecodeStateKey(unhex(t, c.hex)); !errors.Is(err, c.want) {
 			t.Errorf("key %s: %v", c.name, err)
@@ -130,6 +136,7 @@ func TestStatePartitionIsTheKIPs(t *testing.T) {
 
 func FuzzStateRecord(f *testing.F) {
 	f.Add(unhex(f, "0040 0001 6d"), unhex(f, "0000 03 7b7d 00"))
+	f.Add(unhex(f, "0043 0001 6d e4bea0de74a14fe302b4affe5fceacc3"), unhex(f, "0000 03 7b7d 00"))
 	f.Add(unhex(f, "0002 0001 6d e4bea0de74a14fe302b4affe5fceacc3 00000000"), unhex(f, "0000 02 ff 0000 00 01 904e 02 7b7d"))
 	f.Add(unhex(f, "0001 0001 6d e4bea0de74a14fe302b4affe5fceacc3 00000000"), unhex(f, "0000 00000001 00"))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
