@@ -20,7 +20,8 @@ import (
 type Listener struct {
 	// Name is the listener's name in the destination; requests are forwarded to the endpoint of the same name.
 	Name string
-	// Listen accepts connections, with TLS where the listener has it. Run closes it.
+	// Listen accepts connections, of TLS (tls.NewListener) where the listener has it: its handshake is done in the connection's
+	// own goroutine. Run closes it.
 	Listen net.Listener
 	NodeID int32
 	// InterBroker: replica fetches are served. Set it on every listener of a cluster that has only one.
@@ -85,7 +86,8 @@ type Config struct {
 	Mirrors   Mirrors
 	// Owns reports whether a node id is one of this or another kmirror process, so never a real broker.
 	Owns func(int32) bool
-	// UpstreamTLS is used for endpoints whose security protocol has TLS; nil: all upstream connections are plain.
+	// UpstreamTLS is used for endpoints whose security protocol has TLS; nil: all upstream connections are plain. It must hold no
+	// certificate of ours, which would give every client our principal.
 	UpstreamTLS *tls.Config
 	// Asker looks up offsets at replicas that a client's SASL connection can't reach, since its authentication was relayed
 	// to one broker. Without it such lookups are answered with a retriable error. Records are never read through it.
@@ -119,6 +121,8 @@ func (c *Config) validate() error {
 		return errors.New("proxy: no listener")
 	case c.Images == nil || c.ClusterID == nil || c.Leader == nil || c.Mirrors == nil || c.Owns == nil:
 		return errors.New("proxy: Images, ClusterID, Leader, Mirrors and Owns are required")
+	case c.UpstreamTLS != nil && (len(c.UpstreamTLS.Certificates) > 0 || c.UpstreamTLS.GetClientCertificate != nil):
+		return errors.New("proxy: UpstreamTLS must not hold a certificate")
 	case c.MaxFrame < 0 || c.MaxConnections < 0 || c.IdleTimeout < 0 || c.DrainTimeout < 0:
 		return errors.New("proxy: limits must not be negative")
 	case c.ReadOnlyError != 0 && c.ReadOnlyError != PolicyViolation && c.ReadOnlyError != ReadOnlyTopic:

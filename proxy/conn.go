@@ -27,6 +27,8 @@ const (
 	// lingerTime is how long a connection that we end is read on after our last reply: closing with unread bytes makes the
 	// kernel reset it, and the peer could lose replies that it has not read yet.
 	lingerTime = time.Second
+	// handshakeTimeout bounds a client's TLS handshake.
+	handshakeTimeout = 10 * time.Second
 )
 
 var (
@@ -109,7 +111,10 @@ func (c *conn) serve(ctx context.Context) {
 		defer close(written)
 		c.write()
 	}()
-	err := c.read()
+	err := c.handshake()
+	if err == nil {
+		err = c.read()
+	}
 	var closing *closeError
 	ours := errors.Is(err, errDraining) || errors.Is(err, errIdle) || errors.As(err, &closing)
 	if !ours {
@@ -129,6 +134,31 @@ func (c *conn) serve(ctx context.Context) {
 		u.close()
 	}
 }
+
+// handshake does that of TLS, where the listener has it, apart from the reading of requests: a client that only connects must not keep
+// its place for as long as an idle one does.
+func (c *conn) handshake() error {
+	secure, ok := c.nc.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
+	defer cancel()
+	switch err := secure.HandshakeContext(ctx); {
+	case err == nil:
+		return nil
+	case c.stopping():
+		return errDraining
+	default:
+		return &handshakeError{err}
+	}
+}
+
+// handshakeError is why a client's TLS handshake failed.
+type handshakeError struct{ err error }
+
+func (e *handshakeError) Error() string { return "TLS handshake: " + e.err.Error() }
+func (e *handshakeError) Unwrap() error { return e.err }
 
 // stop makes the reader end after the request it is at. Replies of requests that were read are delivered.
 func (c *conn) stop() {
@@ -288,6 +318,7 @@ func (c *conn) report(err error) {
 	args := []any{"listener", c.l.Name, "node", c.l.NodeID, "remote", remoteOf(c.nc)}
 	var frame *protocol.FrameError
 	var record tls.RecordHeaderError
+	var shake *handshakeError
 	var closing *closeError
 	switch {
 	case errors.As(err, &closing):
@@ -297,6 +328,8 @@ func (c *conn) report(err error) {
 	case errors.As(err, &record):
 		c.s.quiet.Warn("no tls", "connection closed",
 			append(args, "cause", "what came is not TLS: a plaintext client on a TLS listener", "err", err)...)
+	case errors.As(err, &shake) && !errors.Is(err, io.EOF): // who only looks whether the port is open leaves at once
+		c.s.quiet.Warn("handshake", "connection closed", append(args, "cause", err)...)
 	default:
 		c.s.log.Debug("connection ended", append(args, "cause", err)...)
 	}

@@ -143,19 +143,21 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 	return c.askReplica(broker, req, wait)
 }
 
-// prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves.
+// prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves, and learns
+// whether it may do what brokers do. On a plaintext listener everybody may: where that is the brokers' own, it is so for them too. On
+// one with TLS alone it is up to them, since they may want a certificate of brokers, which nobody can show through us.
 func (c *conn) prove() error {
 	if c.proved {
 		return nil
 	}
-	switch sasl, known := c.s.wantsSASL(c.l); {
+	sasl, secure, known := c.s.security(c.l)
+	switch {
 	case !known:
 		return closef("not ready", "the destination's brokers are not known yet")
-	case !sasl:
+	case !sasl && !secure:
 		c.proved, c.clusterAction = true, true
 		return nil
-	}
-	if !c.sasl {
+	case sasl && !c.sasl:
 		return closef("not authenticated", "a request came before the SASL handshake")
 	}
 	req := kmsg.NewPtrDescribeClusterRequest()
@@ -170,17 +172,18 @@ func (c *conn) prove() error {
 	return nil
 }
 
-// wantsSASL reports whether the listener authenticates by SASL, by what brokers registered under its name.
-func (s *Server) wantsSASL(l Listener) (sasl, known bool) {
+// security reports whether the listener authenticates by SASL and whether it has TLS, by what brokers registered under its name.
+func (s *Server) security(l Listener) (sasl, secure, known bool) {
 	for _, b := range s.cfg.Images.Image().Brokers {
 		for _, e := range b.Endpoints {
 			if e.Name == l.Name {
 				known = true
 				sasl = sasl || e.SecurityProtocol == 2 || e.SecurityProtocol == 3
+				secure = secure || e.SecurityProtocol == 1 || e.SecurityProtocol == 3
 			}
 		}
 	}
-	return sasl, known
+	return sasl, secure, known
 }
 
 func apiName(key int16) string {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"kmirror/internal/clientconf"
 )
 
 // Config is kmirror.yaml.
@@ -46,11 +48,16 @@ type Config struct {
 	ReadOnlyError string `yaml:"read_only_error"`
 }
 
-// TLSFiles name a server's certificate, its key and the authorities it trusts.
+// TLSFiles name PEM files: a server's certificate with its chain, its key, which may stand in the same file and is not named then, and
+// the authorities of client certificates.
 type TLSFiles struct {
 	Certificate string `yaml:"certificate"`
 	Key         string `yaml:"key"`
 	CA          string `yaml:"ca"`
+}
+
+func (f *TLSFiles) files() clientconf.ServerFiles {
+	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key}
 }
 
 // AdminConfig is the admin listener. A plain string is short for Bind.
@@ -76,12 +83,14 @@ type DestinationConfig struct {
 // ListenerConfig is one listener that our node ids advertise. The first node id has the ports given, the next ones the
 // ports that follow them: a broker knows which of our ids it talks to by the port alone.
 type ListenerConfig struct {
-	Name       string    `yaml:"name"`
-	Bind       string    `yaml:"bind"`
-	Advertised string    `yaml:"advertised"`
-	Protocol   string    `yaml:"protocol"`
-	TLS        *TLSFiles `yaml:"tls"`
-	Allow      []string  `yaml:"allow"`
+	Name       string `yaml:"name"`
+	Bind       string `yaml:"bind"`
+	Advertised string `yaml:"advertised"`
+	// Protocol is that of the destination's brokers: PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.
+	Protocol string `yaml:"protocol"`
+	// TLS is needed for SSL and SASL_SSL. It can't have a CA: client certificates can't be relayed.
+	TLS   *TLSFiles `yaml:"tls"`
+	Allow []string  `yaml:"allow"`
 }
 
 // endpoint returns where the i-th node id (from 0) listens and what it advertises. Call it on checked configurations; bind

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -125,19 +126,9 @@ func (c *Config) checkListeners(k *checker) {
 		if k.bind(key+".bind", l.Bind, true) && k.hostPort(key+".advertised", l.Advertised) {
 			c.checkPorts(k, key, l, bound, advertised)
 		}
-		switch l.Protocol {
-		case "PLAINTEXT", "SASL_PLAINTEXT":
-		case "SSL", "SASL_SSL":
-			k.add(key+".protocol", "%s listeners are not supported by this version yet; use a listener without TLS", l.Protocol)
-		default:
-			k.add(key+".protocol", "%q is not known; give PLAINTEXT or SASL_PLAINTEXT", l.Protocol)
-		}
-		if l.TLS != nil && (l.Protocol == "PLAINTEXT" || l.Protocol == "SASL_PLAINTEXT") {
-			k.add(key+".tls", "has no meaning for protocol %s; remove it", l.Protocol)
-		}
+		k.protocol(key, l)
 		if len(l.Allow) > 0 {
-			k.add(key+".allow",
-				"needs TLS, which this version does not support yet; remove it and restrict the port by other means")
+			k.add(key+".allow", "not supported by this version; the brokers' authorizer judges each client by its own login: remove it")
 		}
 	}
 	if d := c.Destination.InterBrokerListener; d != "" && len(c.Listeners) > 0 && !slices.Contains(names, d) {
@@ -145,6 +136,33 @@ func (c *Config) checkListeners(k *checker) {
 	}
 	if len(c.Gateway) > 0 {
 		k.add("gateway", "not supported by this version yet; remove it")
+	}
+}
+
+// protocol checks what a listener speaks. The files of its certificate are read, so that a wrong one shows before the start.
+func (k *checker) protocol(key string, l ListenerConfig) {
+	switch l.Protocol {
+	case "PLAINTEXT", "SASL_PLAINTEXT":
+		if l.TLS != nil {
+			k.add(key+".tls", "has no meaning for protocol %s; remove it", l.Protocol)
+		}
+		return
+	case "SSL", "SASL_SSL":
+	default:
+		k.add(key+".protocol", "%q is not known; give PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL, as the destination's brokers have it", l.Protocol)
+		return
+	}
+	if l.TLS == nil || l.TLS.Certificate == "" {
+		k.add(key+".tls", "missing for protocol %s; give certificate and key (PEM files), for the host name under which clients reach kmirror",
+			l.Protocol)
+		return
+	}
+	if l.TLS.CA != "" {
+		k.add(key+".tls.ca", "a client certificate can't be relayed to the broker, so none can be asked for; remove it "+
+			"and let clients log in by SASL")
+	}
+	if _, err := clientconf.ServerTLS(l.TLS.files(), slog.New(slog.DiscardHandler)); err != nil {
+		k.add(key+".tls", "%v; give PEM files that kmirror can read", err)
 	}
 }
 

@@ -86,7 +86,7 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.sockets, err = openSockets(cfg); err != nil {
+	if p.sockets, err = openSockets(cfg, log); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -161,10 +161,15 @@ func (p *process) listeners() (err error) {
 	if p.cfg.ReadOnlyError == "read_only_topic" {
 		code = proxy.ReadOnlyTopic
 	}
+	upstream, err := p.cfg.upstreamTLS()
+	if err != nil {
+		return err
+	}
 	if p.proxy, err = proxy.New(proxy.Config{
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
 		Owns: p.broker.Guest, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
+		UpstreamTLS: upstream,
 	}); err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -61,13 +63,17 @@ type sockets struct {
 	admin, http net.Listener
 }
 
-func openSockets(cfg *Config) (s *sockets, err error) {
+func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	s = &sockets{}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
+	secure, err := serverTLS(cfg, log)
+	if err != nil {
+		return s, err
+	}
 	for i, id := range cfg.NodeIDs {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {
@@ -75,6 +81,9 @@ func openSockets(cfg *Config) (s *sockets, err error) {
 			sock, err := listen(bind)
 			if err != nil {
 				return s, err
+			}
+			if conf := secure[l.Name]; conf != nil {
+				sock = tls.NewListener(sock, conf)
 			}
 			s.clients = append(s.clients, proxy.Listener{Name: l.Name, Listen: sock, NodeID: id,
 				InterBroker: l.Name == cfg.Destination.InterBrokerListener || len(cfg.Listeners) == 1})
@@ -89,6 +98,39 @@ func openSockets(cfg *Config) (s *sockets, err error) {
 		s.http, err = listen(cfg.HTTP)
 	}
 	return s, err
+}
+
+// serverTLS reads the certificates of the listeners that have one, by listener name; node ids share them.
+func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
+	secure := map[string]*tls.Config{}
+	for _, l := range cfg.Listeners {
+		if l.TLS == nil {
+			continue
+		}
+		conf, err := clientconf.ServerTLS(l.TLS.files(), log.With("listener", l.Name))
+		if err != nil {
+			return nil, usageError(fmt.Sprintf("listeners.%s.tls: %v", l.Name, err), "give PEM files that kmirror can read")
+		}
+		secure[l.Name] = conf
+	}
+	return secure, nil
+}
+
+// upstreamTLS is how connections that are forwarded trust brokers: as destination.client does, whatever its own protocol. Its
+// certificate is left out, since every client would have kmirror's principal by it.
+func (c *Config) upstreamTLS() (*tls.Config, error) {
+	props := map[string]string{}
+	for key, value := range c.Destination.Client {
+		if strings.HasPrefix(key, "ssl.") && !strings.HasPrefix(key, "ssl.keystore.") && key != "ssl.key.password" {
+			props[key] = value
+		}
+	}
+	props["security.protocol"] = "SSL"
+	conf, err := clientconf.TLSConfig(props)
+	if err != nil {
+		return nil, usageError("destination.client: "+err.Error(), "correct the configuration")
+	}
+	return conf, nil
 }
 
 // securityProtocols are Kafka's ids.
@@ -169,7 +211,7 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s, err := openSockets(cfg)
+	s, err := openSockets(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

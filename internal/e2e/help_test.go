@@ -84,11 +84,11 @@ func portPair(tb testing.TB) int {
 	return 0
 }
 
-// client is a franz-go client of a cluster that ends with the test.
+// client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything.
 func client(tb testing.TB, c *testkafka.Cluster, opts ...kgo.Opt) *kgo.Client {
 	tb.Helper()
-	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(c.Bootstrap("CLIENT")...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(100 * time.Millisecond)}, opts...)...)
+	cl, err := kgo.NewClient(slices.Concat(c.Opts(), []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(100 * time.Millisecond)}, opts)...)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -65,7 +65,8 @@ func newShim(tb testing.TB, dst *testkafka.Cluster, extra string) *shim {
 	return s
 }
 
-// makeShim writes the configuration of a process whose node ids are first and the one after.
+// makeShim writes the configuration of a process whose node ids are first and the one after. In front of a secure destination it has
+// the listeners that brokers have there and logs in as kmirror.
 func makeShim(tb testing.TB, dst *testkafka.Cluster, first int32, extra string) *shim {
 	tb.Helper()
 	s := &shim{tb: tb, dst: dst, dir: tb.TempDir()}
@@ -73,6 +74,7 @@ func makeShim(tb testing.TB, dst *testkafka.Cluster, first int32, extra string) 
 	s.admin, s.http = fmt.Sprintf("127.0.0.1:%d", freePort(tb)), fmt.Sprintf("127.0.0.1:%d", freePort(tb))
 	s.client, s.repl = fmt.Sprintf("127.0.0.1:%d", client), fmt.Sprintf("127.0.0.1:%d", repl)
 	s.config, s.log = filepath.Join(s.dir, "kmirror.yaml"), filepath.Join(s.dir, "kmirror.log")
+	sec := secured(tb, dst, fmt.Sprintf("kmirror-%d", first))
 	yaml := fmt.Sprintf(`node_ids: [%d, %d]
 admin: %s
 http: %s
@@ -80,12 +82,12 @@ destination:
   bootstrap_servers: ["%s"]
   controllers: ["%s"]
   inter_broker_listener: REPL
-listeners:
-  - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
-  - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
+%slisteners:
+  - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: %s}
+  - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: %s}
 log: {format: text, level: info}
 %s
-`, first, first+1, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), client, client, repl, repl, extra)
+`, first, first+1, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), sec.legs, client, client, sec.client, repl, repl, sec.repl, extra)
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -208,17 +210,18 @@ func (s *shim) must(args ...string) string {
 	return out
 }
 
-// create defines the mirror "m" of a source.
-func (s *shim) create(src *testkafka.Cluster) {
+// create defines the mirror "m" of a source, which is logged in to as mirror where it is secure. Further properties are lines.
+func (s *shim) create(src *testkafka.Cluster, properties ...string) {
 	s.tb.Helper()
-	s.createAt(strings.Join(src.Bootstrap("CLIENT"), ","))
+	s.createAt(strings.Join(src.Bootstrap("CLIENT"), ","), append(loginLines(s.tb, src), properties...)...)
 }
 
 // createAt is create for a source that is reached at addresses of its own.
-func (s *shim) createAt(servers string) {
+func (s *shim) createAt(servers string, properties ...string) {
 	s.tb.Helper()
 	f := filepath.Join(s.dir, "mirror.properties")
-	if err := os.WriteFile(f, []byte("bootstrap.servers="+servers+"\n"), 0o600); err != nil {
+	text := strings.Join(append([]string{"bootstrap.servers=" + servers}, properties...), "\n") + "\n"
+	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
 		s.tb.Fatal(err)
 	}
 	s.must("create", "--mirror", "m", "--mirror-config", f)
