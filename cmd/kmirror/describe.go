@@ -86,6 +86,7 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	if err != nil {
 		return err
 	}
+	sync := c.syncStatus(ctx, client, req, parts)
 	if f.failed {
 		parts = slices.DeleteFunc(parts, func(p admin.PartitionInfo) bool { return p.State != statemachine.Failed.String() })
 	}
@@ -102,7 +103,44 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	case f.failed:
 		return c.emit(parts, func(w io.Writer) { failedTable(w, parts) })
 	}
-	return c.emit(parts, func(w io.Writer) { partitionTable(w, parts) })
+	return c.emit(parts, func(w io.Writer) { partitionTable(w, parts); syncTable(w, sync) })
+}
+
+// syncStatus asks how the sync of metadata stands, and puts it to the partitions. A kmirror of an earlier version does not know.
+func (c *cli) syncStatus(ctx context.Context, client *admin.Client, req admin.DescribeRequest, parts []admin.PartitionInfo) []admin.SyncInfo {
+	infos, err := client.SyncStatus(ctx, req.Mirrors)
+	if err != nil {
+		return nil
+	}
+	by := map[string]map[string]admin.SyncState{}
+	for _, s := range infos {
+		if by[s.Mirror] == nil {
+			by[s.Mirror] = map[string]admin.SyncState{}
+		}
+		by[s.Mirror][s.Kind] = admin.SyncState{AgeSeconds: s.AgeSeconds, Error: s.Error}
+	}
+	for i := range parts {
+		parts[i].Sync = by[parts[i].Mirror]
+	}
+	return infos
+}
+
+// syncTable says how long ago each kind of metadata was in step, and what is wrong with it.
+func syncTable(w io.Writer, infos []admin.SyncInfo) {
+	if len(infos) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nMIRROR\tSYNC\tLAST-GOOD\tERROR")
+	for _, s := range infos {
+		age, reason := "-", "-"
+		if s.AgeSeconds != nil {
+			age = fmt.Sprintf("%.0fs ago", *s.AgeSeconds)
+		}
+		if s.Error != nil {
+			reason = strings.ReplaceAll(*s.Error, "\n", "; ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Mirror, s.Kind, age, reason)
+	}
 }
 
 func partitionTable(w io.Writer, parts []admin.PartitionInfo) {

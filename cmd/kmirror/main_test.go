@@ -25,6 +25,8 @@ type fakeService struct {
 	admin.Service // nil: what is not asked of it
 	mu            sync.Mutex
 	created       map[string]map[string]string
+	altered       []admin.AlterRequest
+	sync          []admin.SyncInfo
 	starts        []admin.StartRequest
 	steps         []admin.VerifyRequest
 	mirrors       []admin.MirrorInfo
@@ -39,6 +41,17 @@ func (f *fakeService) CreateMirror(_ context.Context, name string, config map[st
 	defer f.mu.Unlock()
 	f.created = map[string]map[string]string{name: config}
 	return f.err
+}
+
+func (f *fakeService) AlterMirror(_ context.Context, req admin.AlterRequest) (admin.AlterResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.altered = append(f.altered, req)
+	return admin.AlterResult{Changed: []string{"mirror.groups.include"}, Reconnects: false}, f.err
+}
+
+func (f *fakeService) SyncStatus(context.Context, []string) ([]admin.SyncInfo, error) {
+	return f.sync, nil
 }
 
 func (f *fakeService) StartTopics(_ context.Context, req admin.StartRequest) ([]admin.TopicResult, error) {
@@ -358,7 +371,8 @@ func TestDescribeJSONIsTheInterface(t *testing.T) {
     "isr_real": null,
     "retry": 0,
     "error": null,
-    "hint": null
+    "hint": null,
+    "sync": null
   }
 ]
 `

@@ -24,6 +24,7 @@ type metrics struct {
 	connections                          *prometheus.GaugeVec
 	strays                               prometheus.Gauge
 	controllerChanges, foreignReassigned prometheus.Counter
+	syncErrors, syncChanges, syncSkips   *prometheus.CounterVec
 	perPartition                         bool
 }
 
@@ -63,6 +64,9 @@ func newMetrics(version string, perPartition bool) *metrics {
 	m.foreignReassigned = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "kmirror_foreign_reassignments_total", Help: "Changes of mirror topics' replicas by others.",
 	})
+	m.syncErrors = counter("sync_errors_total", "Rounds of a kind of metadata that were not without errors.", "mirror", "kind")
+	m.syncChanges = counter("sync_changes_total", "What the sync of metadata has changed at the destination.", "mirror", "kind")
+	m.syncSkips = counter("sync_skips_total", "What the sync of metadata has left alone, and why.", "mirror", "kind", "reason")
 	m.registry.MustRegister(m.forward, m.strays, m.controllerChanges, m.foreignReassigned, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.buildInfo.WithLabelValues(version, "").Set(1)
@@ -146,6 +150,19 @@ func (m *metrics) WatermarkRegressed(mirror, topic string, partition int32) {
 
 // ForeignReassignment counts a change of a mirror topic's replicas by others.
 func (m *metrics) ForeignReassignment() { m.foreignReassigned.Inc() }
+
+// SyncChanged implements metasync.Observer, as do the two methods below.
+func (m *metrics) SyncChanged(mirror, kind string, n int) {
+	m.syncChanges.WithLabelValues(mirror, kind).Add(float64(n))
+}
+
+// SyncSkipped counts what was left alone.
+func (m *metrics) SyncSkipped(mirror, kind, reason string, n int) {
+	m.syncSkips.WithLabelValues(mirror, kind, reason).Add(float64(n))
+}
+
+// SyncFailed counts a round that was not without errors.
+func (m *metrics) SyncFailed(mirror, kind string) { m.syncErrors.WithLabelValues(mirror, kind).Inc() }
 
 // watch adds the metrics that are read when somebody asks: partitions as describe shows them, and for each mirror when its
 // source answered last (zero time: not yet).

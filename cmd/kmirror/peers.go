@@ -88,7 +88,7 @@ func (p *process) service() admin.Service {
 		return admin.Process{Address: m.Admin, NodeIDs: m.NodeIDs, Self: m.Self}
 	}
 	return &admin.Forward{
-		Service: p.manager,
+		Service: operator{p.manager, p.syncer},
 		Processes: func() []admin.Process {
 			out := []admin.Process{at(p.self)}
 			for _, m := range p.alive() {

@@ -60,7 +60,7 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some partitions not th
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "table",
 		"table, json or yaml; results go to stdout, the rest to stderr")
 	for _, cmd := range []*cobra.Command{
-		newServeCommand(c), newDemoCommand(c), newCreateCommand(c), newStartCommand(c), newListCommand(c),
+		newServeCommand(c), newDemoCommand(c), newCreateCommand(c), newAlterCommand(c), newStartCommand(c), newListCommand(c),
 		newDescribeCommand(c), newVerifyCommand(c), newVersionCommand(c),
 		newPromoteCommand(c), newFailoverCommand(c), newStopAlias(c), newPauseCommand(c), newResumeCommand(c), newRecoverCommand(c),
 		newDeleteCommand(c), newRetireCommand(c),

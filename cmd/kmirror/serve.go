@@ -14,6 +14,7 @@ import (
 	"kmirror/internal/admin"
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/metasync"
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
 	"kmirror/internal/verify"
@@ -69,6 +70,7 @@ type process struct {
 	leader   *fetch.Leader
 	store    *coordinator.Store
 	manager  *mirror.Manager
+	syncer   *metasync.Syncer
 	proxy    *proxy.Server
 	admin    *admin.Server
 	verifier *verify.Verifier
@@ -108,6 +110,7 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 		return nil, err
 	}
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
+	p.metrics.registry.MustRegister(newSyncCollector(operator{p.manager, p.syncer}.SyncStatus))
 	if p.sockets.http != nil {
 		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.ready)
 		p.http.logStrangers(log)
@@ -150,8 +153,13 @@ func (p *process) operatorSide(legs legs) (err error) {
 		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
 		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
 		OnForeign: p.metrics.ForeignReassignment, Fault: faultFromEnv(), Processes: p.processes, ProcessesChanged: p.peers.Changed,
-		Coordinates: p.coordinates,
+		Coordinates: p.coordinates, SyncsGroups: true,
 	})
+	if err != nil {
+		return err
+	}
+	p.syncer, err = metasync.New(metasync.Config{Store: p.store, Destination: p.broker, Mirrors: p.manager, Coordinates: p.coordinates,
+		Observer: p.metrics, Log: log})
 	return err
 }
 
@@ -237,7 +245,7 @@ func (p *process) runFront(front *departure) {
 	front.group.Go(func() error { p.nameCluster(ctx); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	for name, run := range map[string]func(context.Context) error{
-		"manager": p.manager.Run, "verify": p.verifier.Run,
+		"manager": p.manager.Run, "metadata sync": p.syncer.Run, "verify": p.verifier.Run,
 		"membership":     func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },
 		"admin listener": func(context.Context) error { return p.admin.Run(front.admin) },
 	} {

@@ -6,6 +6,7 @@ import (
 
 	"kmirror/internal/clientconf"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/protocol/kip1279"
 )
 
@@ -124,6 +125,9 @@ func CheckMirror(name string, config map[string]string) error {
 		return &Error{Code: kip1279.InvalidConfig, Message: err.Error(),
 			Hint: "definitions are stored in a topic that others can read; the references are resolved by kmirror serve",
 			Exit: ExitUsage}
+	}
+	if _, err := filters.Parse(config); err != nil {
+		return &Error{Code: kip1279.InvalidConfig, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: ExitUsage}
 	}
 	return nil
 }

@@ -209,6 +209,10 @@ func (s *Server) private(
 		resp.Payload, err = answer, failed
 	} else if req.Verb == VerbRetire {
 		resp.Payload, err = s.retire(ctx, req.Payload, peer)
+	} else if req.Verb == VerbAlter {
+		resp.Payload, err = s.alter(ctx, req.Payload, peer)
+	} else if req.Verb == VerbSync {
+		resp.Payload, err = s.syncStatus(ctx, req.Payload)
 	} else {
 		resp.Payload, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)
 	}

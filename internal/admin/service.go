@@ -13,6 +13,10 @@ import (
 type Service interface {
 	// CreateMirror stores a definition after its source has been reached. A definition equal to the stored one is no error.
 	CreateMirror(ctx context.Context, name string, config map[string]string) error
+	// AlterMirror gives a mirror other properties. Where connections are to be made anew, the same source must answer with them.
+	AlterMirror(ctx context.Context, req AlterRequest) (AlterResult, error)
+	// SyncStatus tells how the sync of metadata stands, of the mirrors named (none: all); for each mirror in the order of a round.
+	SyncStatus(ctx context.Context, mirrors []string) ([]SyncInfo, error)
 	// StartTopics starts mirroring topics of the source. One result per topic that matched; the error is about the request.
 	StartTopics(ctx context.Context, req StartRequest) ([]TopicResult, error)
 	// StopTopics ends mirroring and makes topics writable (failover; with Drain promote). It returns once each topic is accepted or
@@ -168,6 +172,8 @@ type PartitionInfo struct {
 	Retry   int16   `json:"retry"`
 	Error   *string `json:"error"`
 	Hint    *string `json:"hint"`
+	// Sync is how the sync of the mirror's metadata stands, by kind; it is the same for all partitions of a mirror.
+	Sync map[string]SyncState `json:"sync"`
 }
 
 // VerbRetire is the private verb of Retire: RetireRequest and RetireResult are its payloads.

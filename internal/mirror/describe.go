@@ -22,25 +22,15 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 	if err := m.loaded(); err != nil {
 		return err
 	}
-	if config["bootstrap.servers"] == "" {
-		return &admin.Error{Code: 42, Message: "the mirror's configuration has no bootstrap.servers", Hint: "add bootstrap.servers=HOST:PORT of the source",
-			Exit: admin.ExitUsage}
-	}
-	if err := m.cfg.Data.CheckMirror(config); err != nil {
-		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
-	}
-	if _, err := m.cfg.DialRemote(coordinator.Mirror{Name: name, Config: config}); err != nil {
-		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+	if err := m.checkConfig(name, config); err != nil {
+		return err
 	}
 	if old, ok := m.cfg.Store.Mirror(name); ok {
 		if digest(old.Config) == digest(config) {
 			return nil
 		}
 		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists, Message: fmt.Sprintf("mirror %q exists with another configuration", name),
-			Hint: "choose another name", Exit: admin.ExitRefused}
-	}
-	if _, err := m.sources.source(name, config); err != nil {
-		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+			Hint: "choose another name, or change it with kmirror alter", Exit: admin.ExitRefused}
 	}
 	cluster, err := m.sources.clusterOf(ctx, name, config)
 	if err != nil {

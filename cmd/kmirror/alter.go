@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/clientconf"
+)
+
+func newAlterCommand(c *cli) *cobra.Command {
+	var mirror, file string
+	cmd := &cobra.Command{
+		Use: "alter --mirror M --mirror-config FILE", Short: "Give a mirror other properties while it runs",
+		Long: `Give a mirror other properties while it runs. FILE holds all of them, as for create: what it does not name is back at its
+default. Where connections to the source are to be made anew, the same source must answer with the new properties; the mirror
+goes on with the old ones until then. What is synced (mirror.topics.*, mirror.groups.*, mirror.acls.*) changes with the next round,
+which is at once.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.alter(cmd.Context(), mirror, file) },
+	}
+	cmd.Flags().StringVar(&mirror, "mirror", "", "name of the mirror")
+	cmd.Flags().StringVar(&file, "mirror-config", "", "properties file of the mirror")
+	mustRequire(cmd, "mirror", "mirror-config")
+	c.adminFlags(cmd)
+	c.changeFlags(cmd)
+	return cmd
+}
+
+// alterResult is what alter prints.
+type alterResult struct {
+	Mirror string `json:"mirror"`
+	// Altered is false for a dry run, and where nothing was to be changed.
+	Altered bool `json:"altered"`
+	admin.AlterResult
+}
+
+func (c *cli) alter(ctx context.Context, mirror, file string) error {
+	props, err := readProperties(file)
+	if err != nil {
+		return err
+	}
+	if err := admin.CheckMirror(mirror, props); err != nil {
+		return err
+	}
+	for _, w := range clientconf.Warnings(props) {
+		c.note("warning: %s: %s", file, w)
+	}
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	changed, err := client.AlterMirror(ctx, admin.AlterRequest{Mirror: mirror, Config: props, DryRun: c.dryRun})
+	if err != nil {
+		return err
+	}
+	if changed.Changed == nil {
+		changed.Changed = []string{}
+	}
+	r := alterResult{Mirror: mirror, Altered: !c.dryRun && len(changed.Changed) > 0, AlterResult: changed}
+	return c.emit(r, func(w io.Writer) {
+		how := "takes effect at once"
+		if r.Reconnects {
+			how = "connections to the source are made anew"
+		}
+		switch keys := strings.Join(r.Changed, ", "); {
+		case len(r.Changed) == 0:
+			fmt.Fprintf(w, "mirror %s has these properties already\n", mirror)
+		case c.dryRun:
+			fmt.Fprintf(w, "would change %s of mirror %s: %s\n", keys, mirror, how)
+		default:
+			fmt.Fprintf(w, "changed %s of mirror %s: %s\n", keys, mirror, how)
+		}
+	})
+}
