@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"kmirror/internal/coordinator"
 )
 
 // Properties of a mirror that are read here. Changing them needs no new connections to the source.
@@ -61,10 +63,9 @@ type Filters struct {
 	Refresh time.Duration
 	// PruneAll: ACLs of the destination that the source does not have are deleted, whoever created them (the KIP to the letter).
 	PruneAll bool
-	// ACLs are the rules of mirror.acls.include, as they were written, one a rule.
-	ACLs []string
 
 	topics, groups    selection
+	acls              []ACLRule
 	propertiesExclude []string
 }
 
@@ -95,14 +96,16 @@ func Parse(config map[string]string) (*Filters, error) {
 	if v, ok := config[TopicPropertiesExclude]; ok {
 		f.propertiesExclude = split(v)
 	}
-	f.ACLs = []string{"*"}
+	rules := []string{anything}
 	if v, ok := config[ACLsInclude]; ok {
-		f.ACLs = splitRules(v)
+		rules = splitRules(v)
 	}
-	for _, r := range f.ACLs {
-		if _, err := ParseACLRule(r); err != nil {
+	for _, r := range rules {
+		rule, err := ParseACLRule(r)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", ACLsInclude, err)
 		}
+		f.acls = append(f.acls, rule)
 	}
 	return f, nil
 }
@@ -115,6 +118,11 @@ func (f *Filters) TopicExcluded(topic string) bool { return matches(f.topics.exc
 
 // Group reports whether offsets of a group are synced.
 func (f *Filters) Group(group string) bool { return f.groups.has(group) }
+
+// ACL reports whether an ACL of the source is to be at the destination.
+func (f *Filters) ACL(a coordinator.ACL) bool {
+	return slices.ContainsFunc(f.acls, func(r ACLRule) bool { return r.Match(a) })
+}
 
 // Configs returns those of a source topic's own configs that its mirror gets.
 func (f *Filters) Configs(config map[string]string) map[string]string {
@@ -153,7 +161,10 @@ func parseSelection(config map[string]string, include, includeDefault, exclude, 
 			v = l.standard
 		}
 		for _, p := range split(v) {
-			re, err := regexp.Compile(`^(?:` + p + `)$`)
+			if _, err := regexp.Compile(p); err != nil { // what it lacks, such as a parenthesis, must not come from what follows
+				return s, fmt.Errorf("%s: %q is no RE2 pattern: %w", l.key, p, err)
+			}
+			re, err := regexp.Compile(`^(?s:` + p + `)$`) // a dot is any character: ids of groups may hold line breaks
 			if err != nil {
 				return s, fmt.Errorf("%s: %q is no RE2 pattern: %w", l.key, p, err)
 			}
@@ -163,34 +174,52 @@ func parseSelection(config map[string]string, include, includeDefault, exclude, 
 	return s, nil
 }
 
-// split splits at the commas that stand in no braces or brackets of a pattern, and drops what is empty.
+// repetition is what of a pattern holds a comma besides classes.
+var repetition = regexp.MustCompile(`^\{[0-9]+,[0-9]*\}`)
+
+// split splits at the commas that belong to no class ([a,b]), repetition ({1,2}) or escape (\,) of a pattern, and drops what is empty.
 func split(list string) []string {
 	var out []string
-	depth, from := 0, 0
-	for i := 0; i <= len(list); i++ {
-		if i < len(list) {
-			switch list[i] {
-			case '\\':
-				i++
-				continue
-			case '{', '[':
-				depth++
-				continue
-			case '}', ']':
-				depth--
-				continue
-			case ',':
-				if depth > 0 {
-					continue
-				}
-			default:
-				continue
-			}
-		}
-		if s := strings.TrimSpace(list[from:min(i, len(list))]); s != "" {
+	add := func(s string) {
+		if s = strings.TrimSpace(s); s != "" {
 			out = append(out, s)
 		}
-		from = i + 1
 	}
+	from := 0
+	for i := 0; i < len(list); i++ {
+		switch list[i] {
+		case '\\':
+			i++
+		case '{':
+			i += max(len(repetition.FindString(list[i:]))-1, 0)
+		case '[':
+			i += class(list[i:])
+		case ',':
+			add(list[from:i])
+			from = i + 1
+		}
+	}
+	add(list[from:])
 	return out
+}
+
+// class returns where the class of characters ends that s begins with: a first ] is one of them, and so are those of [:alpha:].
+func class(s string) int {
+	i := 1
+	if strings.HasPrefix(s[i:], "^") {
+		i++
+	}
+	for first := i; i < len(s); i++ {
+		switch {
+		case s[i] == '\\':
+			i++
+		case s[i] == ']' && i > first:
+			return i
+		case strings.HasPrefix(s[i:], "[:"):
+			if end := strings.Index(s[i+2:], ":]"); end >= 0 {
+				i += end + 3
+			}
+		}
+	}
+	return len(s)
 }
