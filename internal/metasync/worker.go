@@ -35,6 +35,8 @@ type worker struct {
 	looping map[string]string
 	// finalSince is when the last sync of groups was tried first.
 	finalSince time.Time
+	// groups is what its steps keep of groups.
+	groups groupMemory
 }
 
 func (w *worker) run(ctx context.Context) {

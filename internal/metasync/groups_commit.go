@@ -1,0 +1,231 @@
+package metasync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/errgroup"
+
+	"kmirror/protocol"
+)
+
+const (
+	// gateAge is how old the knowledge of what flows may be when offsets are written.
+	gateAge = 100 * time.Millisecond
+	// writesAtOnce bounds the groups that are written at a time.
+	writesAtOnce = 16
+	// writeTries is how often a write is tried while the coordinator moves, each at most writeLimit long and writePause after the last.
+	// The client itself does not try again: it would do so without a look at what flows.
+	writeTries = 4
+	writeLimit = 3 * time.Second
+	writePause = 200 * time.Millisecond
+)
+
+// gate keeps offsets from being written of topics that were stopped or paused since they were read: once an operator has given them to
+// their own consumers, the source says nothing of where these stand.
+type gate struct {
+	read func() flow
+
+	mu   sync.Mutex
+	at   time.Time
+	last flow
+}
+
+// open leaves of put what flows now and is of the same topics as in was.
+func (g *gate) open(put commits, was flow) commits {
+	g.mu.Lock()
+	if time.Since(g.at) >= gateAge {
+		g.at, g.last = time.Now(), g.read()
+	}
+	now := g.last
+	g.mu.Unlock()
+	out := maps.Clone(put)
+	maps.DeleteFunc(out, func(tp protocol.TopicPartition, _ commit) bool {
+		ids, ok := now[tp]
+		return !ok || ids != was[tp]
+	})
+	return out
+}
+
+// writeAll stores offsets, group by group.
+func (o *offsetSync) writeAll(ctx context.Context, writes map[string]commits, flow flow) {
+	if len(writes) == 0 {
+		return
+	}
+	names := make([]string, 0, len(writes))
+	for name := range writes {
+		names = append(names, name)
+	}
+	found := o.coordinators(ctx, names...)
+	var work errgroup.Group
+	work.SetLimit(writesAtOnce)
+	for name, put := range writes {
+		work.Go(func() error {
+			if err := o.writeGroup(ctx, name, put, flow, found[name]); err != nil {
+				o.fails.add(fmt.Errorf("write offsets of group %q: %w", name, err))
+			}
+			return nil
+		})
+	}
+	work.Wait() // its functions return nothing
+}
+
+// seat is the node where a group is written.
+type seat struct {
+	node int32
+	err  error
+}
+
+func (o *offsetSync) coordinators(ctx context.Context, groups ...string) map[string]seat {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	o.requests.Add(1)
+	out := map[string]seat{}
+	for name, c := range o.j.dst.FindGroupCoordinators(ctx, groups...) {
+		out[name] = seat{c.NodeID, c.Err}
+	}
+	return out
+}
+
+// writeGroup stores offsets of one group. Before each try it is looked again at what flows.
+func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, flow flow, at seat) (err error) {
+	for try := range writeTries {
+		if try > 0 {
+			if !pause(ctx, writePause) {
+				return err
+			}
+			at = o.coordinators(ctx, group)[group]
+		}
+		open := o.gate.open(put, flow)
+		if len(open) < len(put) {
+			o.count(func() { o.stopped++ })
+		}
+		if put = open; len(put) == 0 {
+			return nil
+		}
+		if err = at.err; err != nil {
+			continue
+		}
+		var codes map[protocol.TopicPartition]int16
+		if codes, err = o.writeOnce(ctx, at.node, group, put, flow); err != nil {
+			continue
+		}
+		if put, err = o.settle(group, put, codes); len(put) == 0 {
+			return nil
+		}
+	}
+	return err
+}
+
+func (o *offsetSync) writeOnce(ctx context.Context, node int32, group string, put commits, flow flow) (map[protocol.TopicPartition]int16, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
+	o.requests.Add(1)
+	return o.flavor.write(o, ctx, o.j.dstClient.Broker(int(node)), group, put, flow)
+}
+
+// settle takes in a coordinator's answer and returns what is to be tried again, with the reason. Refusals because the group has members
+// by now are skips: in the moment of writing the coordinator knows best.
+func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicPartition]int16) (left commits, why error) {
+	left = commits{}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	other := false
+	for tp, c := range put {
+		code, ok := codes[tp]
+		if !ok {
+			o.fails.add(fmt.Errorf("write offsets of group %q, %s: %w", group, tp, errNoAnswer))
+			continue
+		}
+		switch judge(code) {
+		case taken:
+			o.written++
+			o.note(group, tp, c)
+		case again:
+			left[tp], why = c, kerr.ErrorForCode(code)
+		case inUse:
+			o.active[group] = true
+		case foreign:
+			other = true
+		default:
+			o.fails.add(fmt.Errorf("write offsets of group %q, %s: %w", group, tp, kerr.ErrorForCode(code)))
+		}
+	}
+	if other {
+		o.foreign++
+	}
+	return left, why
+}
+
+// note logs one offset that was written.
+func (o *offsetSync) note(group string, tp protocol.TopicPartition, c commit) {
+	log := o.j.log.With("kind", o.flavor.kind, "group", group, "partition", tp.String(), "offset", c.offset, "epoch", c.epoch)
+	if from, ok := o.lowered[groupPartition{group, tp}]; ok {
+		log.Info("group stood where the destination's log does not reach any more, and the source has no offset of it: set back", "from", from)
+		return
+	}
+	log.Debug("offset synced")
+}
+
+// commit is an OffsetCommit without a member, as an admin client sends it: coordinators take it for groups without members only.
+func (o *offsetSync) commit(
+	ctx context.Context, coordinator *kgo.Broker, group string, put commits, flow flow,
+) (map[protocol.TopicPartition]int16, error) {
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group, req.Generation = group, -1
+	names := map[protocol.UUID]string{}
+	for topic, partitions := range byTopic(put) {
+		rt := kmsg.NewOffsetCommitRequestTopic()
+		rt.Topic, rt.TopicID = topic, flow[protocol.TopicPartition{Topic: topic, Partition: partitions[0]}].destination
+		names[rt.TopicID] = topic
+		for _, p := range partitions {
+			c := put[protocol.TopicPartition{Topic: topic, Partition: p}]
+			rp := kmsg.NewOffsetCommitRequestTopicPartition()
+			rp.Partition, rp.Offset, rp.LeaderEpoch = p, c.offset, c.epoch
+			if c.metadata != "" {
+				rp.Metadata = &c.metadata
+			}
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		req.Topics = append(req.Topics, rt)
+	}
+	r, err := coordinator.Request(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	codes := map[protocol.TopicPartition]int16{}
+	for _, t := range r.(*kmsg.OffsetCommitResponse).Topics {
+		topic := t.Topic
+		if topic == "" { // from version 10 on
+			topic = names[t.TopicID]
+		}
+		for _, p := range t.Partitions {
+			codes[protocol.TopicPartition{Topic: topic, Partition: p.Partition}] = p.ErrorCode
+		}
+	}
+	return codes, nil
+}
+
+func (o *offsetSync) count(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+}
+
+// pause waits and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
