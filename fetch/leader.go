@@ -70,6 +70,8 @@ type Config struct {
 // MirrorConfig says how to read one source cluster.
 type MirrorConfig struct {
 	Name string
+	// ClusterID is the source's; from a cluster with another one nothing is read. Empty: any will do.
+	ClusterID string
 	// Opts reach the source: seeds, TLS, SASL, client id.
 	Opts []kgo.Opt
 	// Fetchers is the number of connections per source broker (num.mirror.fetchers), 1 by default.

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -228,9 +229,9 @@ func (m *mirror) refresh(ctx context.Context, parts []*partition) bool {
 			topics[*t.Topic] = t
 		}
 	}
-	all, load := true, false
+	all, load, wrong := true, false, m.checkCluster(resp)
 	for _, p := range parts {
-		placed, wantsLoad := m.place(p, topics[p.name()], resp.Version >= 10, now)
+		placed, wantsLoad := m.place(p, topics[p.name()], resp.Version >= 10, wrong, now)
 		all, load = all && placed, load || wantsLoad
 	}
 	if load {
@@ -283,14 +284,14 @@ func (p *partition) unreachable(err error, now time.Time) {
 }
 
 // place takes what metadata says of a partition and gives it to the fetcher of its source leader. placed is false when
-// there is no leader to read from, load tells that the history is still to be read.
-func (m *mirror) place(p *partition, t *kmsg.MetadataResponseTopic, ids bool, now time.Time) (placed, load bool) {
+// there is no leader to read from, load tells that the history is still to be read. wrong is why all that metadata says counts for nothing.
+func (m *mirror) place(p *partition, t *kmsg.MetadataResponseTopic, ids bool, wrong error, now time.Time) (placed, load bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.src.mir != m || p.src.fatal != nil {
 		return true, false
 	}
-	if err := p.checkTopic(t, ids); err != nil {
+	if err := cmp.Or(wrong, p.checkTopic(t, ids)); err != nil {
 		p.src.gen++
 		if p.src.fet != nil {
 			p.src.fet.remove(p)
@@ -325,6 +326,14 @@ func (m *mirror) place(p *partition, t *kmsg.MetadataResponseTopic, ids bool, no
 	}
 	p.fail(fmt.Errorf("source topic has no partition %d", p.id.Partition), now)
 	return false, false
+}
+
+// checkCluster refuses metadata of a cluster that is not the mirror's source: its topics may have the same names, and other records.
+func (m *mirror) checkCluster(resp *kmsg.MetadataResponse) error {
+	if m.cfg.ClusterID == "" || resp.ClusterID == nil || *resp.ClusterID == m.cfg.ClusterID {
+		return nil
+	}
+	return fmt.Errorf("%w: bootstrap.servers lead to %s, the mirror was made for %s", ErrWrongCluster, *resp.ClusterID, m.cfg.ClusterID)
 }
 
 // checkTopic decides whether the topic that metadata shows is the one that the mirror was set up for.

@@ -62,6 +62,10 @@ var (
 	ErrSourceUnsupported = errors.New("source holds records that can't be mirrored")
 )
 
+// ErrWrongCluster: the addresses of the source lead to another cluster. Nothing is read from it, and nothing is lost: it goes on once they
+// lead back.
+var ErrWrongCluster = errors.New("the source is another cluster")
+
 // rolledBackError says that the source lost records without an election that would tell: it was restored from a copy of its disks, or
 // they lost what they had. Under the same leader epoch it may have other records by now, which nobody could tell from those that were
 // mirrored once they are as many.

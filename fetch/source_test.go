@@ -374,6 +374,33 @@ func TestSourceTopicMadeAnewIsNeverAppended(t *testing.T) {
 	sameBytes(t, fs[0].parts[0].log, before)
 }
 
+// TestSourceIsAnotherCluster: the addresses lead to a cluster that has the same topics, even under the same ids. Nothing of it is read,
+// and mirroring goes on when they lead back.
+func TestSourceIsAnotherCluster(t *testing.T) {
+	r := newRig(t, 1, func(_ *Config, m *MirrorConfig) { m.ClusterID = "right" })
+	name := "right"
+	r.src.do(func() { r.src.onMetadata = func(resp *kmsg.MetadataResponse) { now := name; resp.ClusterID = &now } })
+	r.src.fill(r.topic.parts[0], 100, 20)
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(100, fs...)
+	r.src.do(func() { name = "wrong" })
+	r.l.mirror("m").kickRefresh()
+	s := r.until("an error", func(s Status) bool { return s.Err != nil })
+	if !errors.Is(s.Err, ErrWrongCluster) || s.Fatal {
+		t.Errorf("reason: %v, fatal %t", s.Err, s.Fatal)
+	}
+	r.src.fill(r.topic.parts[0], 200, 20)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	fs[0].loop(ctx)
+	if next := fs[0].parts[0].next; next != 100 {
+		t.Errorf("a follower has %d records, 100 of them the source's", next)
+	}
+	r.src.do(func() { name = "right" })
+	r.syncAll(200, fs...)
+}
+
 // TestSourceTopicGone: a topic that is missing in answer after answer is gone for good only after a while: a broker that has
 // just started may not know all topics, and only an operator can undo the verdict.
 func TestSourceTopicGone(t *testing.T) {

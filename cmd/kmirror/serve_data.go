@@ -45,6 +45,7 @@ func fetchConfig(config map[string]string) (c fetch.MirrorConfig, err error) {
 		}
 		return n
 	}
+	c.ClusterID = config["mirror.source.cluster.id"]
 	c.Fetchers = int(number("mirror.num.replica.fetchers", 1000))
 	c.WaitMax = time.Duration(number("mirror.fetch.wait.max.ms", math.MaxInt32)) * time.Millisecond
 	c.MinBytes = int32(number("mirror.fetch.min.bytes", math.MaxInt32))

@@ -63,7 +63,7 @@ func (m *Manager) sameSource(ctx context.Context, def coordinator.Mirror, config
 	if err != nil {
 		return unreachable("source", err)
 	}
-	if want := config["mirror.source.cluster.id"]; cluster != def.SourceClusterID || want != "" && want != cluster {
+	if want := config[sourceClusterConfig]; cluster != def.SourceClusterID || want != "" && want != cluster {
 		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror %s was made for cluster %s, the new properties lead to %s", def.Name, def.SourceClusterID,
 			cluster), Hint: "a mirror stays with its source; for another one create another mirror", Exit: admin.ExitRefused}
 	}

@@ -36,7 +36,7 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 	if err != nil {
 		return unreachable("source", err)
 	}
-	if want := config["mirror.source.cluster.id"]; want != "" && want != cluster {
+	if want := config[sourceClusterConfig]; want != "" && want != cluster {
 		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, cluster),
 			Hint: "correct one of the two", Exit: admin.ExitRefused}
 	}

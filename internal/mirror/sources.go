@@ -172,7 +172,7 @@ func (m *Manager) syncMirrors() {
 			if _, changed := m.added[name]; changed {
 				m.cfg.Data.RemoveMirror(name)
 			}
-			err = m.cfg.Data.AddMirror(name, opts, d.Config)
+			err = m.cfg.Data.AddMirror(name, opts, withCluster(d))
 		}
 		if err != nil {
 			m.mu.Lock()
@@ -187,6 +187,16 @@ func (m *Manager) syncMirrors() {
 		m.added[name] = dig
 	}
 }
+
+// withCluster returns the properties of a mirror with its source's cluster id among them, whoever gave that.
+func withCluster(d coordinator.Mirror) map[string]string {
+	config := maps.Clone(d.Config)
+	config[sourceClusterConfig] = d.SourceClusterID
+	return config
+}
+
+// sourceClusterConfig is the KIP's property for the cluster id of a mirror's source.
+const sourceClusterConfig = "mirror.source.cluster.id"
 
 // dynamicConfigs returns the configs that were set on topics themselves (not broker defaults), by topic.
 func dynamicConfigs(ctx context.Context, cl *kadm.Client, topics []string) (map[string]map[string]string, error) {
