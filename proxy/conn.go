@@ -73,8 +73,12 @@ type conn struct {
 	others map[int32]*upstream
 	// sasl: the client has begun to authenticate; proved: the broker upstream has confirmed that it succeeded.
 	sasl, proved bool
-	// clusterAction: the principal may do what brokers do; known once proved.
-	clusterAction bool
+	// cluster is what the principal may do with the cluster, known once proved. guarded: it may not do everything with topics; then
+	// rights is what is known of that, and denied are the topics of the present request that it may not touch.
+	cluster int32
+	guarded bool
+	rights  map[string]right
+	denied  map[string]bool
 }
 
 // entry is one step of the writer. Exactly one of the fields up, bufs and barrier is set; an entry with none of them

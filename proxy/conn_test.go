@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -465,6 +466,63 @@ func TestTLSOnBothLegs(t *testing.T) {
 	}
 }
 
+// A client that connects and says nothing holds up nobody, and one whose handshake fails is told of once.
+func TestTLSHandshakes(t *testing.T) {
+	t.Parallel()
+	cert := selfSigned(t)
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	w := newWorld(t, func(_ *world, cfg *Config) {
+		cfg.Listeners[0].Listen = tls.NewListener(cfg.Listeners[0].Listen, &tls.Config{Certificates: []tls.Certificate{cert}})
+	})
+	silent := make([]*client, 20)
+	for i := range silent {
+		silent[i] = w.dial()
+	}
+	nc, err := tls.Dial("tcp", w.addr, &tls.Config{RootCAs: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	c := &client{t: t, nc: nc}
+	c.send(1, metadataRequest())
+	c.receive(metadataRequest())
+	for range 3 {
+		if stranger, err := tls.Dial("tcp", w.addr, &tls.Config{RootCAs: x509.NewCertPool()}); err == nil {
+			stranger.Close()
+			t.Error("a client trusts what it does not know")
+		}
+	}
+	eventually(t, "a line", func() bool { return w.log.count("TLS handshake: ") == 1 })
+	if old, err := tls.Dial("tcp", w.addr, &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS11}); err == nil {
+		old.Close()
+		t.Error("TLS 1.1 is spoken")
+	}
+	w.cancel() // the silent ones are cut off at once
+	select {
+	case err := <-w.done:
+		if w.done <- err; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	case <-time.After(3 * time.Second):
+		t.Error("connections without a handshake hold up the end")
+	}
+}
+
+// A certificate of ours upstream would give every client our principal.
+func TestUpstreamHasNoCertificate(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.server.cfg
+	cfg.UpstreamTLS = &tls.Config{Certificates: []tls.Certificate{selfSigned(t)}}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // https://github.com/kroxylicious/kroxylicious/issues/4493
 func TestKroxylicious4493Drain(t *testing.T) {
 	t.Parallel()
@@ -608,16 +666,6 @@ func TestSASL(t *testing.T) {
 	}
 	handshake := kmsg.NewPtrSASLHandshakeRequest()
 	handshake.Version, handshake.Mechanism = 1, "PLAIN"
-	authorized := func(ops int32) func(protocol.RequestHeader, []byte) kmsg.Response {
-		return func(h protocol.RequestHeader, _ []byte) kmsg.Response {
-			if h.Key == 60 {
-				resp := kmsg.NewPtrDescribeClusterResponse()
-				resp.ClusterAuthorizedOperations = ops
-				return resp
-			}
-			return echo(h)
-		}
-	}
 	replicaFetch := kmsg.NewPtrFetchRequest()
 	replicaFetch.Version, replicaFetch.ReplicaID = 13, 1
 
@@ -649,7 +697,7 @@ func TestSASL(t *testing.T) {
 			w := newWorld(t, sasl)
 			w.server.replicaFetch = emptyFetch
 			for _, b := range w.brokers {
-				b.on(authorized(ops))
+				b.on(grants(t, ops, nil))
 			}
 			c := w.dial()
 			c.ask(handshake)
@@ -669,6 +717,9 @@ func TestSASL(t *testing.T) {
 		})
 		for want, with := range map[int16]Asker{codeOffsetNotAvailable: nil, 0: asker} {
 			w := newWorld(t, sasl, func(_ *world, cfg *Config) { cfg.Asker = with })
+			for _, b := range w.brokers {
+				b.on(grants(t, 0, map[string]int32{"m": mayRead | mayDescribe}))
+			}
 			c := w.dial()
 			c.ask(handshake)
 			home := int32(1)

@@ -27,11 +27,7 @@ const (
 
 // fetch serves replicas from the Leader and sends consumers to real replicas.
 func (c *conn) fetch(h protocol.RequestHeader, req *kmsg.FetchRequest) error {
-	replica := req.ReplicaID
-	if req.Version >= 15 {
-		replica = req.ReplicaState.ID
-	}
-	if replica >= 0 {
+	if replicaOf(req) >= 0 {
 		return c.replicaFetch(h, req)
 	}
 	// Sessions are never granted, so that one that is named is another broker's; epoch -1 only closes it.
@@ -47,8 +43,16 @@ func (c *conn) fetch(h protocol.RequestHeader, req *kmsg.FetchRequest) error {
 	return c.reply(h, resp)
 }
 
+// replicaOf is the replica that asks, negative for a consumer.
+func replicaOf(req *kmsg.FetchRequest) int32 {
+	if req.Version >= 15 {
+		return req.ReplicaState.ID
+	}
+	return req.ReplicaID
+}
+
 func (c *conn) replicaFetch(h protocol.RequestHeader, req *kmsg.FetchRequest) error {
-	if !c.l.InterBroker || !c.clusterAction {
+	if !c.l.InterBroker || !c.may(mayClusterAction) {
 		resp := kmsg.NewPtrFetchResponse()
 		if resp.ErrorCode = codeClusterAuthorization; h.Version < 7 {
 			refuseFetch(req, resp, codeTopicAuthorization)
@@ -129,7 +133,7 @@ func (c *conn) planFetch(img *kraft.Image, h protocol.RequestHeader, req *kmsg.F
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
 		topic := topicOf(img, t.Topic, t.TopicID)
 		for j := range t.Partitions {
-			rp := c.planPartition(img, pick, req, topic, &t.Partitions[j])
+			rp := c.planPartition(img, pick, req, named{t.Topic, topic}, &t.Partitions[j])
 			asked++
 			if rp.ErrorCode == codeOffsetNotAvailable {
 				unavailable++
@@ -149,7 +153,7 @@ func (c *conn) planFetch(img *kraft.Image, h protocol.RequestHeader, req *kmsg.F
 }
 
 func (c *conn) planPartition(
-	img *kraft.Image, pick *picker, req *kmsg.FetchRequest, topic *kraft.Topic, asked *kmsg.FetchRequestTopicPartition,
+	img *kraft.Image, pick *picker, req *kmsg.FetchRequest, topic named, asked *kmsg.FetchRequestTopicPartition,
 ) kmsg.FetchResponseTopicPartition {
 	p := c.lookup(img, topic, asked.Partition, asked.CurrentLeaderEpoch)
 	rp := fetchError(asked.Partition, p.code)
@@ -159,7 +163,7 @@ func (c *conn) planPartition(
 		rp.ErrorCode = code
 	case asked.FetchOffset < st.LogStart || asked.FetchOffset > st.LogEnd:
 		rp.ErrorCode = codeOffsetOutOfRange
-	case req.Version < 10 && zstdTopic(img, topic):
+	case req.Version < 10 && zstdTopic(img, p.topic):
 		rp.ErrorCode = codeUnsupportedCodec
 	default:
 		rp.HighWatermark, rp.LogStartOffset = st.HighWatermark, st.LogStart

@@ -144,8 +144,8 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 }
 
 // prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves, and learns
-// whether it may do what brokers do. On a plaintext listener everybody may: where that is the brokers' own, it is so for them too. On
-// one with TLS alone it is up to them, since they may want a certificate of brokers, which nobody can show through us.
+// what it may do with the cluster. On a plaintext listener everybody may do everything: where that is the brokers' own, it is so for
+// them too. On one with TLS alone it is up to them, since they may want a certificate, which nobody can show through us.
 func (c *conn) prove() error {
 	if c.proved {
 		return nil
@@ -155,7 +155,7 @@ func (c *conn) prove() error {
 	case !known:
 		return closef("not ready", "the destination's brokers are not known yet")
 	case !sasl && !secure:
-		c.proved, c.clusterAction = true, true
+		c.proved, c.cluster = true, -1
 		return nil
 	case sasl && !c.sasl:
 		return closef("not authenticated", "a request came before the SASL handshake")
@@ -166,9 +166,8 @@ func (c *conn) prove() error {
 	if err != nil {
 		return err
 	}
-	const clusterActionBit = 1 << 9
-	c.proved = true
-	c.clusterAction = resp.(*kmsg.DescribeClusterResponse).ClusterAuthorizedOperations&clusterActionBit != 0
+	c.proved, c.guarded = true, true
+	c.cluster = resp.(*kmsg.DescribeClusterResponse).ClusterAuthorizedOperations
 	return nil
 }
 

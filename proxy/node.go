@@ -69,7 +69,9 @@ func (c *conn) describeConfigs(
 		}
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-		if refusal != "" {
+		if !c.may(mayDescribeConfigs) {
+			out.ErrorCode = codeClusterAuthorization
+		} else if refusal != "" {
 			out.ErrorCode, out.ErrorMessage = codeInvalidRequest, &refusal
 		} else if r.ResourceType == kmsg.ConfigResourceTypeBroker {
 			out.Configs = c.nodeConfigs(r.ConfigNames)

@@ -48,7 +48,7 @@ func (c *conn) listOffsets(req *kmsg.ListOffsetsRequest) *kmsg.ListOffsetsRespon
 			asked, out := &t.Partitions[j], &rt.Partitions[j]
 			out.Default()
 			out.Partition = asked.Partition
-			p := c.lookup(img, topic, asked.Partition, asked.CurrentLeaderEpoch)
+			p := c.lookup(img, named{t.Topic, topic}, asked.Partition, asked.CurrentLeaderEpoch)
 			if req.ReplicaID != -1 {
 				c.replicaOffset(p, asked.Timestamp, out)
 			} else if q := c.consumerOffset(p, req, asked, out); q != nil {
@@ -252,7 +252,7 @@ func (c *conn) offsetForLeaderEpoch(req *kmsg.OffsetForLeaderEpochRequest) *kmsg
 		rt.Topic = req.Topics[i].Topic
 		topic := img.TopicByName(rt.Topic)
 		for _, asked := range req.Topics[i].Partitions {
-			rt.Partitions = append(rt.Partitions, c.epochEnd(img, topic, consumer, asked))
+			rt.Partitions = append(rt.Partitions, c.epochEnd(img, named{rt.Topic, topic}, consumer, asked))
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
@@ -260,7 +260,7 @@ func (c *conn) offsetForLeaderEpoch(req *kmsg.OffsetForLeaderEpochRequest) *kmsg
 }
 
 func (c *conn) epochEnd(
-	img *kraft.Image, topic *kraft.Topic, consumer bool, asked kmsg.OffsetForLeaderEpochRequestTopicPartition,
+	img *kraft.Image, topic named, consumer bool, asked kmsg.OffsetForLeaderEpochRequestTopicPartition,
 ) kmsg.OffsetForLeaderEpochResponseTopicPartition {
 	out := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
 	out.Partition = asked.Partition

@@ -25,6 +25,9 @@ func (c *conn) produce(h protocol.RequestHeader, req *kmsg.ProduceRequest, frame
 	if err := c.prove(); err != nil {
 		return err
 	}
+	if err := c.judge(req); err != nil {
+		return err
+	}
 	resp := kmsg.NewPtrProduceResponse()
 	for i := range req.Topics {
 		resp.Topics = append(resp.Topics, c.refuseTopic(img, req.Version, &req.Topics[i], mirrors[i]))
@@ -61,20 +64,23 @@ func (c *conn) refuseTopic(
 	for i := range t.Partitions {
 		rp := kmsg.NewProduceResponseTopicPartition()
 		rp.Partition, rp.BaseOffset = t.Partitions[i].Partition, -1
-		if mirror != "" {
+		switch {
+		case c.denied[name]:
+			rp.ErrorCode = codeTopicAuthorization
+		case mirror != "":
 			rp.ErrorCode = c.s.cfg.ReadOnlyError
 			text := fmt.Sprintf("ReadOnlyTopicException: topic %s is mirrored by %s and read-only: "+
 				"write to the source cluster, or fail the mirror over first", name, mirror)
 			rp.ErrorMessage = &text
-		} else {
+		default:
 			rp.ErrorCode = codeNotLeader
-			if p := c.lookup(img, topic, rp.Partition, -1); p.part != nil && version >= 10 {
+			if p := c.lookup(img, named{name, topic}, rp.Partition, -1); p.part != nil && version >= 10 {
 				rp.CurrentLeader.LeaderID, rp.CurrentLeader.LeaderEpoch = p.part.Leader, p.part.LeaderEpoch
 			}
 		}
 		rt.Partitions = append(rt.Partitions, rp)
 	}
-	if mirror != "" {
+	if mirror != "" && !c.denied[name] {
 		c.s.cfg.Observer.ProduceRefused(mirror, name)
 	}
 	return rt

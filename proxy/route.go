@@ -49,6 +49,9 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 	if err := c.prove(); err != nil {
 		return err
 	}
+	if err := c.judge(req); err != nil {
+		return err
+	}
 	return c.answer(h, req, frame, start)
 }
 
@@ -127,8 +130,19 @@ func topicOf(img *kraft.Image, name string, id protocol.UUID) *kraft.Topic {
 	return img.TopicByName(name)
 }
 
-// lookup finds a partition and checks, as brokers do, that this node leads it and that the leader epoch asked with is ours.
-func (c *conn) lookup(img *kraft.Image, t *kraft.Topic, index, epoch int32) led {
+// named is a topic as a request names it: by a name, empty where it does so by id, and the topic itself, nil when it is not there.
+type named struct {
+	name  string
+	topic *kraft.Topic
+}
+
+// lookup finds a partition and checks, as brokers do, that the client may do this, that this node leads the partition and that the
+// leader epoch asked with is ours.
+func (c *conn) lookup(img *kraft.Image, n named, index, epoch int32) led {
+	t := n.topic
+	if c.denied[n.name] || t != nil && c.denied[t.Name] {
+		return led{topic: t, code: codeTopicAuthorization}
+	}
 	if t == nil || index < 0 || int(index) >= len(t.Partitions) {
 		return led{topic: t, code: codeUnknownTopic}
 	}

@@ -13,6 +13,7 @@ import (
 func (c *conn) writeTxnMarkers(req *kmsg.WriteTxnMarkersRequest) *kmsg.WriteTxnMarkersResponse {
 	img := c.s.cfg.Images.Image()
 	resp := kmsg.NewPtrWriteTxnMarkersResponse()
+	forbidden := !c.may(mayAlter | mayClusterAction)
 	for _, m := range req.Markers {
 		rm := kmsg.NewWriteTxnMarkersResponseMarker()
 		rm.ProducerID = m.ProducerID
@@ -22,7 +23,10 @@ func (c *conn) writeTxnMarkers(req *kmsg.WriteTxnMarkersRequest) *kmsg.WriteTxnM
 			topic := img.TopicByName(t.Topic)
 			for _, index := range t.Partitions {
 				rp := kmsg.NewWriteTxnMarkersResponseMarkerTopicPartition()
-				rp.Partition, rp.ErrorCode = index, c.ownMirror(img, topic, index)
+				rp.Partition, rp.ErrorCode = index, c.ownMirror(img, named{t.Topic, topic}, index)
+				if forbidden {
+					rp.ErrorCode = codeClusterAuthorization
+				}
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			rm.Topics = append(rm.Topics, rt)
@@ -33,7 +37,7 @@ func (c *conn) writeTxnMarkers(req *kmsg.WriteTxnMarkersRequest) *kmsg.WriteTxnM
 }
 
 // ownMirror returns 0 for a mirror partition that this node leads, else the error to answer.
-func (c *conn) ownMirror(img *kraft.Image, topic *kraft.Topic, index int32) int16 {
+func (c *conn) ownMirror(img *kraft.Image, topic named, index int32) int16 {
 	p := c.lookup(img, topic, index, -1)
 	if p.code == 0 && p.mirror == "" {
 		return codeNotLeader
@@ -52,7 +56,7 @@ func (c *conn) deleteRecords(req *kmsg.DeleteRecordsRequest) *kmsg.DeleteRecords
 		for _, p := range t.Partitions {
 			rp := kmsg.NewDeleteRecordsResponseTopicPartition()
 			rp.Partition, rp.LowWatermark = p.Partition, -1
-			if rp.ErrorCode = c.ownMirror(img, topic, p.Partition); rp.ErrorCode == 0 {
+			if rp.ErrorCode = c.ownMirror(img, named{t.Topic, topic}, p.Partition); rp.ErrorCode == 0 {
 				rp.ErrorCode = codePolicyViolation
 			}
 			rt.Partitions = append(rt.Partitions, rp)
@@ -79,7 +83,7 @@ func (c *conn) describeProducers(req *kmsg.DescribeProducersRequest) *kmsg.Descr
 		for _, index := range t.Partitions {
 			rp := kmsg.NewDescribeProducersResponseTopicPartition()
 			rp.Partition = index
-			p := c.lookup(img, topic, index, -1)
+			p := c.lookup(img, named{t.Topic, topic}, index, -1)
 			st, code := c.readable(p)
 			if rp.ErrorCode = code; code == 0 {
 				rp.ErrorCode = codeNotLeader
@@ -141,10 +145,13 @@ func mergeProducers(resp, answer *kmsg.DescribeProducersResponse) {
 
 // shareRefusal is the error of a partition in a share request: share groups need a leader that keeps their state.
 func (c *conn) shareRefusal(img *kraft.Image, topic *kraft.Topic, index int32) (code int16, text *string) {
-	p := c.lookup(img, topic, index, -1)
-	switch {
-	case topic == nil:
+	if topic == nil {
 		return codeUnknownTopicID, nil
+	}
+	p := c.lookup(img, named{topic.Name, topic}, index, -1)
+	switch {
+	case p.code == codeTopicAuthorization:
+		return p.code, nil
 	case p.mirror == "" || p.code == codeUnknownTopic:
 		if p.code == 0 {
 			p.code = codeNotLeader

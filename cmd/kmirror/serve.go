@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -76,6 +77,7 @@ type process struct {
 	verifier *verify.Verifier
 	self     coordinator.Member
 	asker    *admin.Peers
+	replicas *replicas
 	peers    *peers.Peers
 	http     *httpServer // nil where the configuration has none
 	metrics  *metrics
@@ -106,7 +108,7 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 	if err := p.operatorSide(legs); err != nil {
 		return nil, err
 	}
-	if err := p.listeners(); err != nil {
+	if err := p.listeners(legs); err != nil {
 		return nil, err
 	}
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
@@ -164,7 +166,7 @@ func (p *process) operatorSide(legs legs) (err error) {
 }
 
 // listeners makes what clients, brokers and operators connect to.
-func (p *process) listeners() (err error) {
+func (p *process) listeners(legs legs) (err error) {
 	code := proxy.PolicyViolation
 	if p.cfg.ReadOnlyError == "read_only_topic" {
 		code = proxy.ReadOnlyTopic
@@ -173,11 +175,14 @@ func (p *process) listeners() (err error) {
 	if err != nil {
 		return err
 	}
+	if p.replicas, err = newReplicas(slices.Clone(legs.bootstrap)); err != nil {
+		return err
+	}
 	if p.proxy, err = proxy.New(proxy.Config{
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
 		Owns: p.broker.Guest, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
-		UpstreamTLS: upstream,
+		UpstreamTLS: upstream, Asker: p.replicas,
 	}); err != nil {
 		return err
 	}
@@ -204,6 +209,7 @@ func (p *process) ready() error {
 func (p *process) run(ctx context.Context) error {
 	defer p.sockets.close()
 	defer p.asker.Close()
+	defer p.replicas.client.Close()
 	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
 	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -1,0 +1,165 @@
+package proxy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+)
+
+// Operations as bits of what a broker says that a client may do (org.apache.kafka.common.acl.AclOperation).
+const (
+	mayRead            int32 = 1 << 3
+	mayWrite           int32 = 1 << 4
+	mayDelete          int32 = 1 << 6
+	mayAlter           int32 = 1 << 7
+	mayDescribe        int32 = 1 << 8
+	mayClusterAction   int32 = 1 << 9
+	mayDescribeConfigs int32 = 1 << 10
+)
+
+const (
+	// rightsLife is for how long a broker's word on a client's rights is taken: ACLs change while connections last.
+	rightsLife = 5 * time.Second
+	// maxRights bounds what is remembered of them, in topics.
+	maxRights = 10_000
+	// rightsVersion is the first Metadata version that tells them.
+	rightsVersion = 8
+)
+
+// right is what a client may do with a topic.
+type right struct {
+	operations int32
+	until      time.Time
+}
+
+// may reports whether the client may do something with the cluster.
+func (c *conn) may(operation int32) bool { return c.cluster&operation != 0 }
+
+// judge finds out which topics of a request that we answer ourselves the client may not touch; lookup then refuses those, as the
+// broker would have. It asks the broker that the client is logged in at.
+func (c *conn) judge(req kmsg.Request) error {
+	c.denied = nil
+	if !c.guarded {
+		return nil
+	}
+	names, operation := c.needs(c.s.cfg.Images.Image(), req)
+	if err := c.learnRights(names); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if c.rights[name].operations&operation == 0 {
+			if c.denied == nil {
+				c.denied = make(map[string]bool)
+			}
+			c.denied[name] = true
+		}
+	}
+	return nil
+}
+
+// learnRights asks for the rights on topics that are not known, or no more.
+func (c *conn) learnRights(names []string) error {
+	now := time.Now()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version, req.AllowAutoTopicCreation, req.IncludeTopicAuthorizedOperations = rightsVersion, false, true
+	for _, name := range names {
+		if r, ok := c.rights[name]; ok && now.Before(r.until) {
+			continue
+		}
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &name
+		req.Topics = append(req.Topics, t)
+	}
+	if len(req.Topics) == 0 {
+		return nil
+	}
+	resp, err := c.askUpstream(req, 0)
+	if err != nil {
+		return fmt.Errorf("rights on topics: %w", err)
+	}
+	if c.rights == nil || len(c.rights)+len(req.Topics) > maxRights {
+		c.rights = make(map[string]right)
+	}
+	for _, t := range resp.(*kmsg.MetadataResponse).Topics {
+		if t.Topic != nil {
+			c.rights[*t.Topic] = right{t.AuthorizedOperations, now.Add(rightsLife)}
+		}
+	}
+	return nil
+}
+
+// needs returns the topics that a request names, and what brokers want a client to be allowed to do with each. Replicas do what they
+// are there for by a right on the cluster.
+func (c *conn) needs(img *kraft.Image, req kmsg.Request) (names []string, operation int32) {
+	note := func(name string, id protocol.UUID) {
+		if t := img.Topics[id]; t != nil {
+			name = t.Name
+		}
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	switch req := req.(type) {
+	case *kmsg.ProduceRequest:
+		operation = mayWrite
+		for i := range req.Topics {
+			note(req.Topics[i].Topic, req.Topics[i].TopicID)
+		}
+	case *kmsg.FetchRequest:
+		if replicaOf(req) >= 0 {
+			return nil, 0
+		}
+		operation = mayRead
+		for i := range req.Topics {
+			note(req.Topics[i].Topic, req.Topics[i].TopicID)
+		}
+	case *kmsg.ShareFetchRequest:
+		operation = mayRead
+		for i := range req.Topics {
+			note("", req.Topics[i].TopicID)
+		}
+	case *kmsg.ShareAcknowledgeRequest:
+		operation = mayRead
+		for i := range req.Topics {
+			note("", req.Topics[i].TopicID)
+		}
+	case *kmsg.DescribeProducersRequest:
+		operation = mayRead
+		for i := range req.Topics {
+			note(req.Topics[i].Topic, protocol.UUID{})
+		}
+	case *kmsg.DeleteRecordsRequest:
+		operation = mayDelete
+		for i := range req.Topics {
+			note(req.Topics[i].Topic, protocol.UUID{})
+		}
+	default:
+		return c.needsToDescribe(req)
+	}
+	return names, operation
+}
+
+// needsToDescribe is needs for what both replicas and consumers ask.
+func (c *conn) needsToDescribe(req kmsg.Request) (names []string, operation int32) {
+	switch req := req.(type) {
+	case *kmsg.ListOffsetsRequest:
+		if req.ReplicaID >= 0 && c.may(mayClusterAction) {
+			return nil, 0
+		}
+		for i := range req.Topics {
+			names = append(names, req.Topics[i].Topic)
+		}
+	case *kmsg.OffsetForLeaderEpochRequest:
+		if c.may(mayClusterAction) {
+			return nil, 0
+		}
+		for i := range req.Topics {
+			names = append(names, req.Topics[i].Topic)
+		}
+	}
+	return names, mayDescribe
+}

@@ -1,0 +1,186 @@
+package proxy
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+)
+
+// grants is the script of a broker that says what a client may do with the cluster, and with topics: nothing with others.
+func grants(t *testing.T, cluster int32, topics map[string]int32) func(protocol.RequestHeader, []byte) kmsg.Response {
+	return func(h protocol.RequestHeader, body []byte) kmsg.Response {
+		switch h.Key {
+		case 60:
+			resp := kmsg.NewPtrDescribeClusterResponse()
+			resp.ClusterAuthorizedOperations = cluster
+			return resp
+		case 3:
+			decoded, err := protocol.DecodeRequest(h, body)
+			if err != nil {
+				t.Errorf("metadata request: %v", err)
+				return nil
+			}
+			req, resp := decoded.(*kmsg.MetadataRequest), kmsg.NewPtrMetadataResponse()
+			if req.AllowAutoTopicCreation || !req.IncludeTopicAuthorizedOperations {
+				t.Errorf("asked for rights by %+v", req)
+			}
+			for _, asked := range req.Topics {
+				out := kmsg.NewMetadataResponseTopic()
+				out.Topic = asked.Topic
+				if ops, ok := topics[*asked.Topic]; ok {
+					out.AuthorizedOperations = ops
+				} else {
+					out.ErrorCode = codeTopicAuthorization
+				}
+				resp.Topics = append(resp.Topics, out)
+			}
+			return resp
+		}
+		return echo(h)
+	}
+}
+
+// topicCode is the error of the first partition in the answer to a request of one topic.
+func topicCode(t *testing.T, c *client, req kmsg.Request) int16 {
+	t.Helper()
+	switch resp := c.ask(req).(type) {
+	case *kmsg.FetchResponse:
+		return firstFetched(resp).ErrorCode
+	case *kmsg.ProduceResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.ListOffsetsResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.OffsetForLeaderEpochResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.DeleteRecordsResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.DescribeProducersResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.ShareFetchResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.ShareAcknowledgeResponse:
+		return resp.Topics[0].Partitions[0].ErrorCode
+	case *kmsg.WriteTxnMarkersResponse:
+		return resp.Markers[0].Topics[0].Partitions[0].ErrorCode
+	}
+	t.Fatalf("no answer known to %T", req)
+	return 0
+}
+
+// judged are requests of mirror topic m that we answer ourselves, with what each takes.
+func judged(t *testing.T) map[string]judgedRequest {
+	t.Helper()
+	byID := fetchRequest(13, "", 20)
+	byID.Topics[0].TopicID = mirrorID
+	epoch := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	epoch.Version, epoch.ReplicaID = 4, -1
+	et := kmsg.NewOffsetForLeaderEpochRequestTopic()
+	et.Topic, et.Partitions = "m", append(et.Partitions, kmsg.NewOffsetForLeaderEpochRequestTopicPartition())
+	epoch.Topics = append(epoch.Topics, et)
+	del := kmsg.NewPtrDeleteRecordsRequest()
+	dt := kmsg.NewDeleteRecordsRequestTopic()
+	dt.Topic, dt.Partitions = "m", append(dt.Partitions, kmsg.NewDeleteRecordsRequestTopicPartition())
+	del.Topics = append(del.Topics, dt)
+	producers := kmsg.NewPtrDescribeProducersRequest()
+	pt := kmsg.NewDescribeProducersRequestTopic()
+	pt.Topic, pt.Partitions = "m", []int32{0}
+	producers.Topics = append(producers.Topics, pt)
+	share := kmsg.NewPtrShareFetchRequest()
+	share.Version = 1
+	st := kmsg.NewShareFetchRequestTopic()
+	st.TopicID, st.Partitions = mirrorID, append(st.Partitions, kmsg.NewShareFetchRequestTopicPartition())
+	share.Topics = append(share.Topics, st)
+	acknowledge := kmsg.NewPtrShareAcknowledgeRequest()
+	acknowledge.Version = 1
+	at := kmsg.NewShareAcknowledgeRequestTopic()
+	at.TopicID, at.Partitions = mirrorID, append(at.Partitions, kmsg.NewShareAcknowledgeRequestTopicPartition())
+	acknowledge.Topics = append(acknowledge.Topics, at)
+	return map[string]judgedRequest{
+		"fetch": {fetchRequest(12, "m", 20), mayRead}, "fetch by id": {byID, mayRead}, "produce": {produceRequest(9, 1, "m"), mayWrite},
+		"offsets": {listRequest(7, -1, 0, "m", -1), mayDescribe}, "offsets for a replica": {listRequest(7, 1, 0, "m", -1), mayDescribe},
+		"epoch": {epoch, mayDescribe}, "delete": {del, mayDelete}, "producers": {producers, mayRead}, "share fetch": {share, mayRead},
+		"share acknowledge": {acknowledge, mayRead}, "fetch of nothing": {fetchRequest(12, "nothing", 20), mayRead},
+	}
+}
+
+type judgedRequest struct {
+	req       kmsg.Request
+	operation int32
+}
+
+// What we answer ourselves to a client that logged in is what a broker would: not allowed, where it is not.
+func TestClientsHaveTheRightsThatBrokersSay(t *testing.T) {
+	t.Parallel()
+	const all = mayRead | mayWrite | mayDelete | mayAlter | mayDescribe
+	handshake := kmsg.NewPtrSASLHandshakeRequest()
+	handshake.Version, handshake.Mechanism = 1, "PLAIN"
+	logIn := func(cluster int32, topics map[string]int32) (*world, *client) {
+		w := newWorld(t, func(w *world, _ *Config) {
+			for _, b := range w.image.img.Brokers {
+				b.Endpoints[0].SecurityProtocol = 2
+			}
+		})
+		for _, b := range w.brokers {
+			b.on(grants(t, cluster, topics))
+		}
+		c := w.dial()
+		c.ask(handshake)
+		return w, c
+	}
+	for name, j := range judged(t) {
+		_, c := logIn(0, map[string]int32{"m": all &^ j.operation})
+		if code := topicCode(t, c, j.req); code != codeTopicAuthorization {
+			t.Errorf("%s without the right: error %d", name, code)
+		}
+		_, c = logIn(0, map[string]int32{"m": j.operation, "nothing": j.operation})
+		if code := topicCode(t, c, j.req); code == codeTopicAuthorization {
+			t.Errorf("%s with the right: error %d", name, code)
+		}
+	}
+	markers := kmsg.NewPtrWriteTxnMarkersRequest()
+	markers.Version = 1
+	m, mt := kmsg.NewWriteTxnMarkersRequestMarker(), kmsg.NewWriteTxnMarkersRequestMarkerTopic()
+	mt.Topic, mt.Partitions = "m", []int32{0}
+	m.Topics = append(m.Topics, mt)
+	markers.Markers = append(markers.Markers, m)
+	for cluster, want := range map[int32]int16{0: codeClusterAuthorization, mayAlter: 0, mayClusterAction: 0} {
+		_, c := logIn(cluster, nil)
+		if code := topicCode(t, c, markers); code != want {
+			t.Errorf("markers with %#x: error %d, want %d", cluster, code, want)
+		}
+	}
+	// Replicas need no right on topics.
+	for _, name := range []string{"offsets for a replica", "epoch"} {
+		_, c := logIn(mayClusterAction, nil)
+		if code := topicCode(t, c, judged(t)[name].req); code == codeTopicAuthorization {
+			t.Errorf("%s for a broker: error %d", name, code)
+		}
+	}
+	configs := kmsg.NewPtrDescribeConfigsRequest()
+	r := kmsg.NewDescribeConfigsRequestResource()
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeBroker, fmt.Sprint(node)
+	configs.Resources = append(configs.Resources, r)
+	for cluster, want := range map[int32]int16{0: codeClusterAuthorization, mayDescribeConfigs: 0} {
+		_, c := logIn(cluster, nil)
+		if got := c.ask(configs).(*kmsg.DescribeConfigsResponse).Resources[0].ErrorCode; got != want {
+			t.Errorf("configs of the node with %#x: error %d, want %d", cluster, got, want)
+		}
+	}
+	// What was learned is remembered for a while.
+	w, c := logIn(0, map[string]int32{"m": all})
+	for range 3 {
+		topicCode(t, c, judged(t)["offsets"].req)
+	}
+	asked := 0
+	for _, h := range w.upstreamRequests() {
+		if h.Key == 3 {
+			asked++
+		}
+	}
+	if asked != 1 {
+		t.Errorf("rights were asked for %d times", asked)
+	}
+}
