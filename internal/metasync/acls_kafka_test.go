@@ -1,0 +1,366 @@
+package metasync
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
+	"kmirror/internal/testkafka"
+)
+
+// Users of the clusters: kmirror may what it needs for ACLs, watcher may only look, eve may nothing.
+const (
+	kmirror = testkafka.GuestUser
+	watcher = "watcher"
+	eve     = "eve"
+)
+
+// aclWorld is a mirror's view of two clusters with an authorizer each, and of one without.
+type aclWorld struct {
+	t             *testing.T
+	sec           *testkafka.Security
+	src, dst      *testkafka.Cluster
+	bare          *kgo.Client
+	store         *memory
+	seen          counts
+	log           bytes.Buffer
+	clients       map[string]*kgo.Client
+	base, foreign []coordinator.ACL // at the source for kmirror, at the destination of others
+	fences        int
+}
+
+func newACLWorld(t *testing.T) *aclWorld {
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &aclWorld{t: t, sec: sec, clients: map[string]*kgo.Client{},
+		src:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "src", Version: testkafka.Previous})),
+		dst:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "dst"})),
+		store: &memory{mirrors: map[string]coordinator.Mirror{"m": {Name: "m"}}}}
+	bare := testkafka.Start(t, testkafka.Options{Name: "bare"})
+	if w.bare, err = kgo.NewClient(bare.Opts()...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.bare.Close)
+	for _, c := range []*testkafka.Cluster{w.src, w.dst} {
+		if err := sec.AddUser(w.limit(), c, kmirror, watcher, eve); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.base = aclsOf("CLUSTER kafka-cluster DESCRIBE LITERAL User:kmirror")
+	w.foreign = aclsOf("CLUSTER kafka-cluster DESCRIBE LITERAL User:kmirror", "CLUSTER kafka-cluster ALTER LITERAL User:kmirror",
+		"CLUSTER kafka-cluster DESCRIBE LITERAL User:watcher", "TOPIC kept READ", "TOPIC same READ")
+	w.make(w.dst, w.foreign...)
+	w.setSource(true)
+	return w
+}
+
+func (w *aclWorld) limit() context.Context {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	w.t.Cleanup(cancel)
+	return ctx
+}
+
+// as returns a client of a cluster that is logged in as a user.
+func (w *aclWorld) as(c *testkafka.Cluster, user string) *kgo.Client {
+	w.t.Helper()
+	key := c.ID() + user
+	if w.clients[key] == nil {
+		cl, err := kgo.NewClient(append(w.sec.Opts(user), kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...))...)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(cl.Close)
+		w.clients[key] = cl
+	}
+	return w.clients[key]
+}
+
+// list asks a cluster by other code than what is tested.
+func (w *aclWorld) list(c *testkafka.Cluster) []coordinator.ACL {
+	w.t.Helper()
+	b := kadm.NewACLs().AnyResource().ResourcePatternType(kadm.ACLPatternAny).Operations(kadm.OpAny).Allow().AllowHosts().Deny().DenyHosts()
+	results, err := kadm.NewClient(w.as(c, testkafka.AdminUser)).DescribeACLs(w.limit(), b)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []coordinator.ACL
+	for _, r := range results {
+		if r.Err != nil {
+			w.t.Fatal(r.Err)
+		}
+		for _, d := range r.Described {
+			op := d.Operation.String()
+			if d.Operation == 15 { // the client has no name for it
+				op = "TWO_PHASE_COMMIT"
+			}
+			out = append(out, coordinator.ACL{ResourceType: d.Type.String(), ResourceName: d.Name, PatternType: d.Pattern.String(),
+				Principal: d.Principal, Host: d.Host, Operation: op, Permission: d.Permission.String()})
+		}
+	}
+	slices.SortFunc(out, coordinator.ACL.Compare)
+	return slices.Compact(out)
+}
+
+func (w *aclWorld) make(c *testkafka.Cluster, acls ...coordinator.ACL) {
+	w.t.Helper()
+	results, err := createACLs(w.limit(), w.as(c, testkafka.AdminUser), acls)
+	if err = errors.Join(append(results, err)...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *aclWorld) unmake(c *testkafka.Cluster, acls ...coordinator.ACL) {
+	w.t.Helper()
+	results, err := deleteACLs(w.limit(), w.as(c, testkafka.AdminUser), acls)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i, r := range results {
+		if !r.deleted {
+			w.t.Fatalf("%s was to be there: %v", acls[i], r.err)
+		}
+	}
+}
+
+// setSource makes the source's ACLs these, with kmirror's right to see them or without, and waits until the broker shows it.
+func (w *aclWorld) setSource(rights bool, acls ...coordinator.ACL) {
+	w.t.Helper()
+	want := slices.Clone(acls)
+	if rights {
+		want = append(want, w.base...)
+	}
+	slices.SortFunc(want, coordinator.ACL.Compare)
+	there := w.list(w.src)
+	if add := without(set(want), set(there)); len(add) > 0 {
+		w.make(w.src, add...)
+	}
+	if drop := without(set(there), set(want)); len(drop) > 0 {
+		w.unmake(w.src, drop...)
+	}
+	w.until("the source's ACLs", func() bool { return slices.Equal(w.list(w.src), want) })
+}
+
+func (w *aclWorld) until(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// there returns the destination's ACLs after all that was done before has reached the broker. What tells it is an ACL created after it:
+// changes reach it in their order.
+func (w *aclWorld) there() []coordinator.ACL {
+	w.t.Helper()
+	w.fences++
+	fence := acl(fmt.Sprintf("TOPIC fence-%d READ", w.fences))
+	w.make(w.dst, fence)
+	w.until("the destination's broker", func() bool { return slices.Contains(w.list(w.dst), fence) })
+	w.unmake(w.dst, fence)
+	w.until("the destination's broker", func() bool { return !slices.Contains(w.list(w.dst), fence) })
+	return w.list(w.dst)
+}
+
+// expect compares the destination and what is remembered.
+func (w *aclWorld) expect(there, ours []coordinator.ACL) {
+	w.t.Helper()
+	got := w.there()
+	if lack, more := without(set(there), set(got)), without(set(got), set(there)); len(lack)+len(more) > 0 {
+		w.t.Errorf("at the destination %d are missing: %.3v; %d should not be there: %.3v", len(lack), lack, len(more), more)
+	}
+	got = w.store.ACLs("m")
+	if lack, more := without(set(ours), set(got)), without(set(got), set(ours)); len(lack)+len(more) > 0 {
+		w.t.Errorf("%d are not remembered: %.3v; %d should not be: %.3v", len(lack), lack, len(more), more)
+	}
+}
+
+func (w *aclWorld) job(src, dst *kgo.Client, config map[string]string) *job {
+	w.t.Helper()
+	f, err := filters.Parse(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.log.Reset()
+	w.seen.take()
+	return &job{s: &Syncer{cfg: Config{Store: w.store, Observer: &w.seen}}, def: coordinator.Mirror{Name: "m", Config: config}, f: f,
+		log: slog.New(slog.NewTextHandler(&w.log, nil)), srcClient: src, dstClient: dst}
+}
+
+// round runs one as kmirror on both sides; counted is what the observer is to have seen.
+func (w *aclWorld) round(config map[string]string, counted string) {
+	w.t.Helper()
+	if err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), config).acls(w.limit()); err != nil {
+		w.t.Error(err)
+	}
+	w.counted(counted)
+}
+
+func (w *aclWorld) counted(want string) {
+	w.t.Helper()
+	if got := w.seen.take(); got != want {
+		w.t.Errorf("counted %q, want %q", got, want)
+	}
+}
+
+// all are ACLs of every kind that there is, and enough for several requests.
+func allACLs() []coordinator.ACL {
+	out := aclsOf("TOPIC orders READ", "TOPIC orders READ PREFIXED", "TOPIC * WRITE", "GROUP g,h READ PREFIXED User:CN=a,O=b,C=c 10.0.0.1",
+		"TOPIC secret ALL LITERAL User:* * DENY", "CLUSTER kafka-cluster IDEMPOTENT_WRITE", "TRANSACTIONAL_ID t WRITE",
+		"TRANSACTIONAL_ID t TWO_PHASE_COMMIT", "DELEGATION_TOKEN d DESCRIBE", "USER User:bob CREATE_TOKENS", "USER User:bob DESCRIBE_TOKENS",
+		"TOPIC same READ")
+	for i := range 1100 {
+		out = append(out, acl(fmt.Sprintf("TOPIC t-%04d DESCRIBE_CONFIGS", i)))
+	}
+	return out
+}
+
+func except(list []coordinator.ACL, not ...coordinator.ACL) []coordinator.ACL {
+	return slices.DeleteFunc(slices.Clone(list), func(a coordinator.ACL) bool { return slices.Contains(not, a) })
+}
+
+func TestACLsOnKafka(t *testing.T) {
+	w := newACLWorld(t)
+	all := allACLs()
+	same, prefixed := acl("TOPIC same READ"), acl("TOPIC orders READ PREFIXED")
+	ours := except(all, same)
+
+	for name, run := range map[string]*job{
+		"source":      w.job(w.bare, w.as(w.dst, kmirror), nil),
+		"destination": w.job(w.as(w.src, kmirror), w.bare, nil),
+	} {
+		if err := run.acls(w.limit()); err != nil {
+			t.Errorf("a %s without an authorizer: %v", name, err)
+		}
+		w.counted("skipped acls no_authorizer: 1; ")
+	}
+	w.expect(w.foreign, nil)
+
+	w.setSource(true, all...)
+	w.store.broken = errBroken
+	if err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), nil).acls(w.limit()); !errors.Is(err, errBroken) {
+		t.Errorf("what can't be remembered: %v", err)
+	}
+	w.expect(w.foreign, nil)
+	w.store.broken = nil
+
+	w.round(nil, fmt.Sprintf("changed acls: %d; ", len(ours)))
+	if n, line := strings.Count(w.log.String(), "\n"), `level=INFO msg="ACL created" resource_type=GROUP resource_name=g,h pattern_type=PREFIXED `+
+		`principal="User:CN=a,O=b,C=c" host=10.0.0.1 operation=READ permission=ALLOW`; n != len(ours) || !strings.Contains(w.log.String(), line) {
+		t.Errorf("%d lines in the log, and among them is to be %s", n, line)
+	}
+	w.expect(slices.Concat(w.foreign, ours), ours)
+	w.round(nil, "")
+
+	t.Run("deleted at the source", func(t *testing.T) {
+		w.t = t
+		w.setSource(true, except(all, same, prefixed)...)
+		w.round(nil, "changed acls: 1; ")
+		if !strings.Contains(w.log.String(), `msg="ACL deleted" resource_type=TOPIC resource_name=orders pattern_type=PREFIXED`) {
+			t.Errorf("the log says %s", w.log.String())
+		}
+		ours = except(ours, prefixed)
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("deleted at the destination", func(t *testing.T) {
+		w.t = t
+		w.unmake(w.dst, ours[0])
+		w.expect(slices.Concat(w.foreign, ours[1:]), ours)
+		w.round(nil, "changed acls: 1; ")
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("deleted on both sides", func(t *testing.T) {
+		w.t = t
+		last := len(ours) - 1
+		w.unmake(w.dst, ours[last])
+		w.setSource(true, ours[:last]...)
+		w.there()
+		w.round(nil, "")
+		ours = ours[:last]
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("nothing is shown", func(t *testing.T) {
+		w.t = t
+		for name, src := range map[string]string{"unauthorised": eve, "no ACLs at all": testkafka.AdminUser} {
+			w.setSource(false, map[string][]coordinator.ACL{eve: all}[src]...)
+			for _, prune := range []string{"own", "all"} {
+				err := w.job(w.as(w.src, src), w.as(w.dst, kmirror), map[string]string{filters.ACLsPrune: prune}).acls(w.limit())
+				if src == eve {
+					fails(t, name, err, kerr.ClusterAuthorizationFailed, "grant DESCRIBE on CLUSTER to kmirror's principal at the source")
+					w.counted("")
+				} else {
+					fails(t, name, err, nil, "")
+					w.counted("skipped acls empty_source: 1; ")
+				}
+				w.expect(slices.Concat(w.foreign, ours), ours)
+			}
+		}
+	})
+	t.Run("rights at the destination", func(t *testing.T) {
+		w.t = t
+		fresh := acl("GROUP fresh READ")
+		w.setSource(true, append(slices.Clone(ours[1:]), fresh)...)
+		for user, right := range map[string]string{eve: "DESCRIBE", watcher: "ALTER"} {
+			err := w.job(w.as(w.src, kmirror), w.as(w.dst, user), nil).acls(w.limit())
+			fails(t, user, err, kerr.ClusterAuthorizationFailed, "grant "+right+" on CLUSTER to kmirror's principal at the destination")
+			w.counted("")
+			w.expect(slices.Concat(w.foreign, ours), ours) // and what could not be created is not taken for ours
+		}
+		w.round(nil, "changed acls: 2; ")
+		ours = append(ours[1:], fresh)
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("one is refused", func(t *testing.T) {
+		w.t = t
+		good := aclsOf("GROUP good-1 READ", "GROUP good-2 READ")
+		bad := acl("CLUSTER other-cluster READ")
+		err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), nil).createACLs(w.limit(), []coordinator.ACL{good[0], bad, good[1]})
+		fails(t, "a cluster of another name", err, kerr.InvalidRequest, bad.String())
+		w.counted("changed acls: 2; ")
+		ours = append(ours, good...)
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("rules", func(t *testing.T) {
+		w.t = t
+		groups := slices.DeleteFunc(slices.Clone(ours), func(a coordinator.ACL) bool {
+			return a.ResourceType != "GROUP" || strings.HasPrefix(a.ResourceName, "good")
+		})
+		w.round(map[string]string{filters.ACLsInclude: "GROUP"}, fmt.Sprintf("changed acls: %d; ", len(ours)-len(groups)))
+		ours = groups
+		w.expect(slices.Concat(w.foreign, ours), ours)
+	})
+	t.Run("prune", func(t *testing.T) {
+		w.t = t
+		config := map[string]string{filters.ACLsInclude: "GROUP,CLUSTER", filters.ACLsPrune: "all"}
+		idempotent := acl("CLUSTER kafka-cluster IDEMPOTENT_WRITE")
+		want := append(slices.Concat(ours, w.base), idempotent)
+		dst := w.as(w.dst, testkafka.AdminUser) // kmirror's own right to change ACLs goes as well
+		fails(t, "prune", w.job(w.as(w.src, kmirror), dst, config).acls(w.limit()), nil, "")
+		w.counted(fmt.Sprintf("changed acls: %d; ", 1+len(w.foreign)-1))
+		if !strings.Contains(w.log.String(), `resource_name=kept`) || !strings.Contains(w.log.String(), "mirror.acls.prune is all") {
+			t.Errorf("the log says %s", w.log.String())
+		}
+		w.expect(want, append(ours, idempotent))
+	})
+}
+
+func fails(t *testing.T, what string, err, is error, says string) {
+	t.Helper()
+	if !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v, want %v that says %q", what, err, is, says)
+	}
+}
