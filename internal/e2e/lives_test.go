@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -49,15 +48,11 @@ func (s *shim) plan(name, mirror, topics string) (out []planned) {
 	return out
 }
 
-// createAs defines a mirror of a source with further properties.
+// createAs defines a mirror of a source with further properties. It logs in as mirror where the source is secure.
 func (s *shim) createAs(name string, src *testkafka.Cluster, properties ...string) {
 	s.tb.Helper()
-	f := filepath.Join(s.dir, name+".properties")
-	text := "bootstrap.servers=" + strings.Join(src.Bootstrap("CLIENT"), ",") + "\n" + strings.Join(properties, "\n") + "\n"
-	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
-		s.tb.Fatal(err)
-	}
-	s.must("create", "--mirror", name, "--mirror-config", f)
+	first := append([]string{"bootstrap.servers=" + strings.Join(src.Bootstrap("CLIENT"), ",")}, loginLines(s.tb, src)...)
+	s.define(name, append(first, properties...)...)
 }
 
 // get waits until a topic's partitions are in a state and returns them.

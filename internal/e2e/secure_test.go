@@ -1,13 +1,18 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"kmirror/internal/testkafka"
@@ -20,25 +25,26 @@ const (
 )
 
 // securePair starts a source of one node and a destination of three brokers, one of them the controller. Each has an authority of its
-// own, an authorizer, and the one user that kmirror has there. Shims in front of it, and mirrors of it, log in as those.
+// own, an authorizer, and the one user that kmirror has there, with just the rights that docs/operations.md lists. Shims in front of the
+// destination, and mirrors of the source, log in as those.
 func securePair(t *testing.T) (src, dst *testkafka.Cluster) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	return secureCluster(t, testkafka.Options{Name: "src"}, mirrorUser),
-		secureCluster(t, testkafka.Options{Name: "dst", Brokers: 3, Combined: 1}, kmirrorUser)
+	return secureCluster(t, testkafka.Options{Name: "src"}, mirrorUser, "Rights at the source"),
+		secureCluster(t, testkafka.Options{Name: "dst", Brokers: 3, Combined: 1}, kmirrorUser, "Rights at the destination")
 }
 
-func secureCluster(t *testing.T, o testkafka.Options, user string) *testkafka.Cluster {
+func secureCluster(t *testing.T, o testkafka.Options, user, rights string) *testkafka.Cluster {
 	t.Helper()
 	sec, err := testkafka.NewSecurity(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Properties = map[string]string{"super.users": "User:admin;User:" + user}
 	c := testkafka.Start(t, sec.Secure(o))
 	addUsers(t, c, user)
+	grant(t, c, user, documented(t, rights)...)
 	return c
 }
 
@@ -112,10 +118,11 @@ func as(t *testing.T, c *testkafka.Cluster, user, addr string, opts ...kgo.Opt) 
 	return cl
 }
 
-// TestSecure mirrors from a cluster to another, both with TLS, SASL and an authorizer.
+// TestSecure mirrors from a cluster to another, both with TLS, SASL and an authorizer, with the rights that docs/operations.md lists.
 func TestSecure(t *testing.T) {
 	src, dst := securePair(t)
 	createTopic(t, src, "orders", 2, nil)
+	createTopic(t, dst, "local", 2, nil)
 	produce(t, client(t, src), "orders", 2, 500, 200)
 	s := newShim(t, dst, "")
 	s.create(src)
@@ -124,5 +131,161 @@ func TestSecure(t *testing.T) {
 	produce(t, client(t, src), "orders", 2, 500, 200)
 	s.caughtUp(src, 3, 30*time.Second, "orders")
 	sameSegments(t, src, dst, "orders", 2, 3)
-	t.Log(s.must("verify", "--mirror", "m"))
+	s.must("verify", "--mirror", "m")
+	b := &secureBed{src: src, dst: dst, s: s}
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"clients", b.clients}, {"no rights", b.strangers}, {"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
+		{"failed over", b.failedOver}, {"retired", b.retired},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			s.tb = t
+			step.run(t)
+		})
+		if s.tb = t; t.Failed() {
+			return // each begins where the one before it ended
+		}
+	}
+	for line := range strings.Lines(mustRead(t, s.log)) {
+		if strings.Contains(line, "AUTHORIZATION_FAILED") {
+			t.Errorf("a right is missing: %s", line)
+		}
+	}
+}
+
+// secureBed is a secure pair with a topic "orders" that is mirrored and one "local" that is not.
+type secureBed struct {
+	src, dst *testkafka.Cluster
+	s        *shim
+}
+
+// clients: one reads the mirror topic as a group and one writes to it, both with the right to, and both begin at kmirror.
+func (b *secureBed) clients(t *testing.T) {
+	addUsers(t, b.dst, "reader", "writer")
+	grant(t, b.dst, "reader", acl{"TOPIC", "orders", "READ"}, acl{"GROUP", "readers", "READ"})
+	grant(t, b.dst, "writer", acl{"TOPIC", "orders", "WRITE"})
+	if n := b.read(t, 2000); n != 2000 {
+		t.Errorf("a group read %d records of 2000", n)
+	}
+	offs, err := kadm.NewClient(as(t, b.dst, "reader", b.s.client)).ListCommittedOffsets(timeout(t, 10*time.Second), "orders")
+	if err == nil {
+		err = offs.Error()
+	}
+	if err != nil {
+		t.Errorf("last stable offsets: %v", err)
+	}
+	err = as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "orders", Value: []byte("no")}).FirstErr()
+	if !errors.Is(err, kerr.PolicyViolation) {
+		t.Errorf("produce to the mirror topic: %v", err)
+	}
+	if err := as(t, b.dst, "nobody", b.s.client).Ping(timeout(t, 10*time.Second)); !errors.Is(err, kerr.SaslAuthenticationFailed) {
+		t.Errorf("a user who is not there: %v", err)
+	}
+}
+
+// read has group "readers" read up to n records, from where it stood, and returns how many it got.
+func (b *secureBed) read(t *testing.T, n int) (got int) {
+	t.Helper()
+	cl := as(t, b.dst, "reader", b.s.client, kgo.ConsumerGroup("readers"), kgo.ConsumeTopics("orders"),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	ctx := timeout(t, 30*time.Second)
+	for got < n && ctx.Err() == nil {
+		fetches := cl.PollFetches(ctx)
+		fetches.EachError(func(topic string, p int32, err error) {
+			if ctx.Err() == nil {
+				t.Errorf("%s-%d: %v", topic, p, err)
+			}
+		})
+		got += fetches.NumRecords()
+	}
+	if err := cl.CommitUncommittedOffsets(ctx); err != nil {
+		t.Errorf("commit: %v", err)
+	}
+	cl.Close()
+	return got
+}
+
+// strangers: a user without rights is told so by kmirror, of a topic that it leads, as by a broker of one that that leads.
+func (b *secureBed) strangers(t *testing.T) {
+	addUsers(t, b.dst, "stranger")
+	asked := map[string]string{b.s.client: "orders"}
+	for _, addr := range b.dst.Bootstrap(testkafka.ClientListener) {
+		asked[addr] = "local"
+	}
+	for addr, topic := range asked {
+		cl := as(t, b.dst, "stranger", addr)
+		for what, code := range refusals(t, b.dst, cl, topic) {
+			if code != kerr.TopicAuthorizationFailed.Code {
+				t.Errorf("%s of %s at %s: error %d", what, topic, addr, code)
+			}
+		}
+	}
+}
+
+// renewed: clients see a certificate that was renewed, without a restart.
+func (b *secureBed) renewed(t *testing.T) {
+	serial := func() string {
+		nc, err := tls.Dial("tcp", b.s.client, &tls.Config{InsecureSkipVerify: true}) // only looked at
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		return nc.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	old := serial()
+	if _, _, err := b.dst.Security().Certificate("kmirror-9001"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the new certificate", func() error {
+		if serial() == old {
+			return errors.New("the old one is served")
+		}
+		return nil
+	})
+}
+
+// restarted: kmirror dies and comes back, with its state and its leadership.
+func (b *secureBed) restarted(t *testing.T) {
+	b.s.kill()
+	b.s.start()
+	produce(t, client(t, b.src), "orders", 2, 100, 200)
+	b.s.caughtUp(b.src, 3, time.Minute, "orders")
+	sameSegments(t, b.src, b.dst, "orders", 2, 3)
+	if n := b.read(t, 200); n != 200 {
+		t.Errorf("a group that goes on read %d records of 200", n)
+	}
+}
+
+// failedOver: writers have the topic, and the group reads on.
+func (b *secureBed) failedOver(t *testing.T) {
+	took := b.s.verb("failover", "orders")
+	leads(t, b.dst, "orders", 3, 10*time.Second)
+	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "orders", Value: []byte("yes")}).FirstErr()
+	if err != nil {
+		t.Errorf("produce after failover: %v", err)
+	}
+	if n := b.read(t, 1); n != 1 {
+		t.Errorf("a group read %d records of 1", n)
+	}
+	t.Logf("failed over in %s", took)
+}
+
+// retired: kmirror leaves for good.
+func (b *secureBed) retired(t *testing.T) {
+	t.Log(b.s.must("retire", "--node-ids", "9001,9002", "--yes"))
+	select {
+	case err := <-b.s.done:
+		if b.s.cmd = nil; err != nil {
+			t.Errorf("kmirror ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("kmirror still runs")
+	}
+	for id := range imageOf(t, b.dst).Brokers {
+		if id > 9000 {
+			t.Errorf("node id %d is registered", id)
+		}
+	}
 }

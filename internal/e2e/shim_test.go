@@ -210,21 +210,26 @@ func (s *shim) must(args ...string) string {
 	return out
 }
 
-// create defines the mirror "m" of a source, which is logged in to as mirror where it is secure. Further properties are lines.
+// create defines the mirror "m" of a source, with further properties.
 func (s *shim) create(src *testkafka.Cluster, properties ...string) {
 	s.tb.Helper()
-	s.createAt(strings.Join(src.Bootstrap("CLIENT"), ","), append(loginLines(s.tb, src), properties...)...)
+	s.createAs("m", src, properties...)
 }
 
 // createAt is create for a source that is reached at addresses of its own.
-func (s *shim) createAt(servers string, properties ...string) {
+func (s *shim) createAt(servers string) {
 	s.tb.Helper()
-	f := filepath.Join(s.dir, "mirror.properties")
-	text := strings.Join(append([]string{"bootstrap.servers=" + servers}, properties...), "\n") + "\n"
-	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+	s.define("m", "bootstrap.servers="+servers)
+}
+
+// define creates a mirror from lines of properties.
+func (s *shim) define(name string, properties ...string) {
+	s.tb.Helper()
+	f := filepath.Join(s.dir, name+".properties")
+	if err := os.WriteFile(f, []byte(strings.Join(properties, "\n")+"\n"), 0o600); err != nil {
 		s.tb.Fatal(err)
 	}
-	s.must("create", "--mirror", "m", "--mirror-config", f)
+	s.must("create", "--mirror", name, "--mirror-config", f)
 }
 
 // mirror starts topics of "m".

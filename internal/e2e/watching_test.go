@@ -35,11 +35,11 @@ func follow(tb testing.TB, c *testkafka.Cluster, topic string, partitions int32)
 	for p := range partitions {
 		from[p] = kgo.NewOffset().At(0)
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Bootstrap("CLIENT")...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+	cl, err := kgo.NewClient(append(c.Opts(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.FetchMaxWait(200*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond),
 		kgo.MetadataMaxAge(2*time.Second),
 		// By default franz-go holds on to a preferred replica that is dead for half an hour; others ask the leader at once.
-		kgo.RecheckPreferredReplicaInterval(2*time.Second))
+		kgo.RecheckPreferredReplicaInterval(2*time.Second))...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func replicasOf(tb testing.TB, c *testkafka.Cluster, topic string) (kadm.TopicDe
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Bootstrap("CLIENT")...))
+	cl, err := kgo.NewClient(c.Opts()...)
 	if err != nil {
 		tb.Fatal(err)
 	}

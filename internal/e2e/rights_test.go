@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/testkafka"
+)
+
+// acl allows an operation on a resource, from any host. A name that ends in * is a prefix, * alone is all.
+type acl struct{ resource, name, operation string }
+
+// documented are the ACLs that the operator's page lists under a heading.
+func documented(t *testing.T, heading string) (acls []acl) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n### "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/operations.md has no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n#")
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) != 7 || strings.HasPrefix(cells[1], "---") || strings.TrimSpace(cells[1]) == "resource" {
+			continue
+		}
+		acls = append(acls, acl{strings.TrimSpace(cells[1]), strings.Trim(cells[2], " `"), strings.TrimSpace(cells[3])})
+	}
+	if len(acls) == 0 {
+		t.Fatalf("docs/operations.md has no table below %q", heading)
+	}
+	return acls
+}
+
+// grant gives a user rights and waits until every broker and controller must know them.
+func grant(t *testing.T, c *testkafka.Cluster, user string, acls ...acl) {
+	t.Helper()
+	req := kmsg.NewPtrCreateACLsRequest()
+	for _, a := range acls {
+		n := kmsg.NewCreateACLsRequestCreation()
+		kind, err := kmsg.ParseACLResourceType(a.resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		operation, err := kmsg.ParseACLOperation(a.operation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.ResourceType, n.ResourceName, n.ResourcePatternType = kind, a.name, kmsg.ACLResourcePatternTypeLiteral
+		if prefix, ok := strings.CutSuffix(a.name, "*"); ok && prefix != "" {
+			n.ResourceName, n.ResourcePatternType = prefix, kmsg.ACLResourcePatternTypePrefixed
+		}
+		n.Principal, n.Host, n.Operation, n.PermissionType = "User:"+user, "*", operation, kmsg.ACLPermissionTypeAllow
+		req.Creations = append(req.Creations, n)
+	}
+	resp, err := req.RequestWith(timeout(t, 20*time.Second), client(t, c))
+	if err != nil {
+		t.Fatalf("rights of %s: %v", user, err)
+	}
+	for i, r := range resp.Results {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			t.Fatalf("right %v of %s: %v", acls[i], user, err)
+		}
+	}
+	for _, addr := range c.Bootstrap(testkafka.ClientListener) {
+		eventually(t, 20*time.Second, "ACLs at "+addr, func() error { return knowsACLs(t, c, addr, user, len(acls)) })
+	}
+}
+
+// knowsACLs returns nil once a broker lists n ACLs of a user, or more.
+func knowsACLs(t *testing.T, c *testkafka.Cluster, addr, user string, n int) error {
+	t.Helper()
+	principal := "User:" + user
+	req := kmsg.NewPtrDescribeACLsRequest()
+	req.ResourceType, req.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
+	req.Operation, req.PermissionType, req.Principal = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny, &principal
+	resp, err := as(t, c, testkafka.AdminUser, addr).SeedBrokers()[0].Request(timeout(t, 5*time.Second), req)
+	if err != nil {
+		return err
+	}
+	known := 0
+	for _, r := range resp.(*kmsg.DescribeACLsResponse).Resources {
+		known += len(r.ACLs)
+	}
+	if known < n {
+		return fmt.Errorf("%d of %d are known", known, n)
+	}
+	return nil
+}
+
+// refusals sends what clients send to leaders to one address and returns the error codes for partition 0 of a topic.
+func refusals(t *testing.T, c *testkafka.Cluster, cl *kgo.Client, topic string) map[string]int16 {
+	t.Helper()
+	ask := func(req kmsg.Request) kmsg.Response {
+		resp, err := cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
+		if err != nil {
+			t.Fatalf("%s: %v", kmsg.NameForKey(req.Key()), err)
+		}
+		return resp
+	}
+	found, err := kadm.NewClient(client(t, c)).ListTopics(timeout(t, 10*time.Second), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := found[topic].ID
+	meta := kmsg.NewPtrMetadataRequest()
+	meta.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
+	list := kmsg.NewPtrListOffsetsRequest()
+	lt, lp := kmsg.NewListOffsetsRequestTopic(), kmsg.NewListOffsetsRequestTopicPartition()
+	list.ReplicaID, lt.Topic, lp.Timestamp = -1, topic, -1
+	lt.Partitions = append(lt.Partitions, lp)
+	list.Topics = append(list.Topics, lt)
+	fetch := kmsg.NewPtrFetchRequest()
+	ft := kmsg.NewFetchRequestTopic()
+	ft.Topic, ft.TopicID = topic, id
+	ft.Partitions = append(ft.Partitions, kmsg.NewFetchRequestTopicPartition())
+	fetch.Topics, fetch.SessionEpoch, fetch.MaxBytes = append(fetch.Topics, ft), -1, 1<<20
+	produce := kmsg.NewPtrProduceRequest()
+	pt := kmsg.NewProduceRequestTopic()
+	pt.Topic, pt.TopicID, produce.Acks = topic, id, -1
+	pt.Partitions = append(pt.Partitions, kmsg.NewProduceRequestTopicPartition())
+	produce.Topics = append(produce.Topics, pt)
+	remove := kmsg.NewPtrDeleteRecordsRequest()
+	dt := kmsg.NewDeleteRecordsRequestTopic()
+	dt.Topic, dt.Partitions = topic, append(dt.Partitions, kmsg.NewDeleteRecordsRequestTopicPartition())
+	remove.Topics = append(remove.Topics, dt)
+	epoch := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	et := kmsg.NewOffsetForLeaderEpochRequestTopic()
+	et.Topic, epoch.ReplicaID = topic, -1
+	et.Partitions = append(et.Partitions, kmsg.NewOffsetForLeaderEpochRequestTopicPartition())
+	epoch.Topics = append(epoch.Topics, et)
+	return map[string]int16{
+		"metadata": ask(meta).(*kmsg.MetadataResponse).Topics[0].ErrorCode,
+		"offsets":  ask(list).(*kmsg.ListOffsetsResponse).Topics[0].Partitions[0].ErrorCode,
+		"fetch":    ask(fetch).(*kmsg.FetchResponse).Topics[0].Partitions[0].ErrorCode,
+		"produce":  ask(produce).(*kmsg.ProduceResponse).Topics[0].Partitions[0].ErrorCode,
+		"delete":   ask(remove).(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0].ErrorCode,
+		"epoch":    ask(epoch).(*kmsg.OffsetForLeaderEpochResponse).Topics[0].Partitions[0].ErrorCode,
+	}
+}
