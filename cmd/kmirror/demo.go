@@ -76,6 +76,7 @@ func (d *demo) run(ctx context.Context, play bool) (err error) {
 		{"identical", d.identical},
 		{"locked", d.locked},
 		{"restart", d.restart},
+		{"move", d.move},
 		{"disaster", d.disaster},
 		{"failback", d.failback},
 		{"retire", d.retire},
