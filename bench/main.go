@@ -40,6 +40,7 @@ var parts = []part{
 	{"latency", (*bed).steady},
 	{"failover", (*bed).failover},
 	{"takeover", (*bed).takeover},
+	{"sync", (*bed).metadata},
 }
 
 func main() {
@@ -54,7 +55,7 @@ func main() {
 	flag.IntVar(&s.failing, "failover-partitions", 500, "partitions that fail over; 0 leaves it out")
 	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
-	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency, failover or takeover")
+	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency, failover, takeover or sync")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -72,7 +73,7 @@ func main() {
 func (s settings) check() error {
 	switch {
 	case s.only != "" && !slices.ContainsFunc(parts, func(p part) bool { return p.name == s.only }):
-		return fmt.Errorf("-only %s is not known: give catchup, latency, failover or takeover", s.only)
+		return fmt.Errorf("-only %s is not known: give catchup, latency, failover, takeover or sync", s.only)
 	case s.topics < 1 || s.failing > 0 && s.failing < s.topics:
 		return fmt.Errorf("%d partitions can't be in %d topics", s.failing, s.topics)
 	case s.runs < 1:
@@ -99,6 +100,8 @@ type bed struct {
 	settings
 	src, dst *testkafka.Cluster
 	shim     *shim
+	// rounds is how many rounds of the sync of metadata were asked for.
+	rounds int
 }
 
 func run(ctx context.Context, s settings) error {

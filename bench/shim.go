@@ -108,12 +108,20 @@ func (s *shim) start(ctx context.Context) error {
 }
 
 // create defines the mirror "bench" of a source.
-func (s *shim) create(src *testkafka.Cluster) error {
-	mirror := filepath.Join(s.dir, "mirror.properties")
-	if err := os.WriteFile(mirror, []byte("bootstrap.servers="+strings.Join(src.Bootstrap("CLIENT"), ",")+"\n"), 0o600); err != nil {
+func (s *shim) create(src *testkafka.Cluster) error { return s.define("create", src) }
+
+// alter gives the mirror "bench" further properties besides its source.
+func (s *shim) alter(src *testkafka.Cluster, properties ...string) error {
+	return s.define("alter", src, properties...)
+}
+
+func (s *shim) define(verb string, src *testkafka.Cluster, properties ...string) error {
+	file := filepath.Join(s.dir, "mirror.properties")
+	lines := append([]string{"bootstrap.servers=" + strings.Join(src.Bootstrap("CLIENT"), ",")}, properties...)
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		return err
 	}
-	return s.run("create", "--mirror", "bench", "--mirror-config", mirror)
+	return s.run(verb, "--mirror", "bench", "--mirror-config", file)
 }
 
 // run runs a command of kmirror against the process.

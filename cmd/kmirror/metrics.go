@@ -25,6 +25,8 @@ type metrics struct {
 	strays                               prometheus.Gauge
 	controllerChanges, foreignReassigned prometheus.Counter
 	syncErrors, syncChanges, syncSkips   *prometheus.CounterVec
+	syncTook                             *prometheus.GaugeVec
+	requests                             *prometheus.CounterVec
 	perPartition                         bool
 }
 
@@ -67,6 +69,8 @@ func newMetrics(version string, perPartition bool) *metrics {
 	m.syncErrors = counter("sync_errors_total", "Rounds of a kind of metadata that were not without errors.", "mirror", "kind")
 	m.syncChanges = counter("sync_changes_total", "What the sync of metadata has changed at the destination.", "mirror", "kind")
 	m.syncSkips = counter("sync_skips_total", "What the sync of metadata has left alone, and why.", "mirror", "kind", "reason")
+	m.syncTook = gauge("sync_seconds", "How long a kind of metadata took in the last round.", "mirror", "kind")
+	m.requests = counter("client_requests_total", "Requests that were sent as an ordinary client, by the side that they went to.", "side")
 	m.registry.MustRegister(m.forward, m.strays, m.controllerChanges, m.foreignReassigned, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.buildInfo.WithLabelValues(version, "").Set(1)
@@ -151,7 +155,7 @@ func (m *metrics) WatermarkRegressed(mirror, topic string, partition int32) {
 // ForeignReassignment counts a change of a mirror topic's replicas by others.
 func (m *metrics) ForeignReassignment() { m.foreignReassigned.Inc() }
 
-// SyncChanged implements metasync.Observer, as do the two methods below.
+// SyncChanged implements metasync.Observer, as do the methods below up to SyncTook.
 func (m *metrics) SyncChanged(mirror, kind string, n int) {
 	m.syncChanges.WithLabelValues(mirror, kind).Add(float64(n))
 }
@@ -163,6 +167,14 @@ func (m *metrics) SyncSkipped(mirror, kind, reason string, n int) {
 
 // SyncFailed counts a round that was not without errors.
 func (m *metrics) SyncFailed(mirror, kind string) { m.syncErrors.WithLabelValues(mirror, kind).Inc() }
+
+// SyncTook tells how long a round took.
+func (m *metrics) SyncTook(mirror, kind string, took time.Duration) {
+	m.syncTook.WithLabelValues(mirror, kind).Set(took.Seconds())
+}
+
+// Request counts a request that was sent as an ordinary client.
+func (m *metrics) Request(side string) { m.requests.WithLabelValues(side).Inc() }
 
 // watch adds the metrics that are read when somebody asks: partitions as describe shows them, and for each mirror when its
 // source answered last (zero time: not yet).

@@ -72,6 +72,8 @@ type Observer interface {
 	SyncChanged(mirror, kind string, n int)
 	SyncSkipped(mirror, kind, reason string, n int)
 	SyncFailed(mirror, kind string)
+	// SyncTook tells how long one kind took in a round.
+	SyncTook(mirror, kind string, took time.Duration)
 }
 
 // Config of a Syncer.
@@ -222,3 +224,4 @@ type nobody struct{}
 func (nobody) SyncChanged(string, string, int)         {}
 func (nobody) SyncSkipped(string, string, string, int) {}
 func (nobody) SyncFailed(string, string)               {}
+func (nobody) SyncTook(string, string, time.Duration)  {}

@@ -119,6 +119,7 @@ func (w *worker) step(ctx context.Context, kind string, do func(context.Context)
 	if ctx.Err() == context.Canceled {
 		return err
 	}
+	w.s.cfg.Observer.SyncTook(w.name, kind, time.Since(began))
 	w.s.note(w.name, kind, err)
 	return err
 }

@@ -57,7 +57,7 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 // sameSource refuses properties that lead to another cluster, or to none.
 func (m *Manager) sameSource(ctx context.Context, def coordinator.Mirror, config map[string]string) error {
 	// Not the client that the mirror uses: that goes on until the new properties are stored.
-	probe := newSources(nil)
+	probe := newSources(nil, nil)
 	defer probe.close()
 	cluster, err := probe.clusterOf(ctx, def.Name, config)
 	if err != nil {

@@ -53,6 +53,8 @@ type Config struct {
 	DialRemote func(mirror coordinator.Mirror) (RemoteAdmin, error)
 	// OnForeign is told of each mirror partition whose leader or replicas others changed. Optional.
 	OnForeign func()
+	// OnRequest is told of each request that is sent as an ordinary client, "source" or "destination". Optional.
+	OnRequest func(side string)
 	// Fault is told of each of FaultPoints as it is reached, for tests that end the process there. nil in production.
 	Fault func(point string)
 	// Processes are the kmirror processes of the destination that are alive. nil: there is none but this one.
@@ -196,7 +198,7 @@ func New(cfg Config) (*Manager, error) {
 	if m.cfg.OnForeign == nil {
 		m.cfg.OnForeign = func() {}
 	}
-	m.sources = newSources(cfg.DestinationOpts)
+	m.sources = newSources(cfg.DestinationOpts, cfg.OnRequest)
 	return m, nil
 }
 

@@ -24,6 +24,8 @@ import (
 // when they are needed first.
 type sources struct {
 	destOpts []kgo.Opt
+	// sent is told of each request, by the side that it goes to. Optional.
+	sent func(side string)
 
 	mu      sync.Mutex
 	clients map[string]client
@@ -34,8 +36,22 @@ type client struct {
 	kgo    *kgo.Client
 }
 
-func newSources(destOpts []kgo.Opt) *sources {
-	return &sources{destOpts: destOpts, clients: map[string]client{}}
+func newSources(destOpts []kgo.Opt, sent func(side string)) *sources {
+	return &sources{destOpts: destOpts, sent: sent, clients: map[string]client{}}
+}
+
+// The two sides of a mirror, as requests are counted.
+const (
+	sourceSide      = "source"
+	destinationSide = "destination"
+)
+
+// requests counts what a client sends.
+type requests struct{ sent func() }
+
+// OnBrokerWrite implements kgo.HookBrokerWrite.
+func (r requests) OnBrokerWrite(kgo.BrokerMetadata, int16, int, time.Duration, time.Duration, error) {
+	r.sent()
 }
 
 func (s *sources) close() {
@@ -108,7 +124,15 @@ func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kgo.
 	if err != nil {
 		return nil, err
 	}
-	cl, err := kgo.NewClient(append(slices.Clone(o), kgo.MetadataMinAge(100*time.Millisecond), kgo.RetryTimeout(10*time.Second))...)
+	o = append(slices.Clone(o), kgo.MetadataMinAge(100*time.Millisecond), kgo.RetryTimeout(10*time.Second))
+	if s.sent != nil {
+		side := sourceSide
+		if key == "" {
+			side = destinationSide
+		}
+		o = append(o, kgo.WithHooks(requests{func() { s.sent(side) }}))
+	}
+	cl, err := kgo.NewClient(o...)
 	if err != nil {
 		return nil, err
 	}
