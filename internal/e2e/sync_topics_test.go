@@ -130,8 +130,8 @@ func (s *shim) noted(topic, text string) {
 	}
 }
 
-// TestTopicsInStep: topics are discovered, grow, follow the configs of their source, and end with it; between clusters with TLS, SASL
-// and an authorizer.
+// TestTopicsInStep: topics are discovered, grow, follow the configs of their source, and end with it, and ACLs are those of the source;
+// between clusters with TLS, SASL and an authorizer, with just the rights that are documented.
 func TestTopicsInStep(t *testing.T) {
 	src, dst := securePair(t)
 	createTopic(t, src, "app.orders", 2, map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact", "max.message.bytes": "2000000"})
@@ -151,6 +151,8 @@ func TestTopicsInStep(t *testing.T) {
 	}
 	t.Run("configs", func(t *testing.T) { configsFollow(t, s, src, dst) })
 	t.Run("growth", func(t *testing.T) { partitionsFollow(t, s, src, dst) })
+	t.Run("ACLs", func(t *testing.T) { aclsFollow(t, src, dst) })
+	t.Run("rights are lost", func(t *testing.T) { rightsAreLost(t, s, src, dst) })
 	t.Run("ends", func(t *testing.T) { endsFollow(t, s, src, dst) })
 	t.Run("alter", func(t *testing.T) { altered(t, s, src, properties) })
 	t.Run("sync is shown", func(t *testing.T) { syncIsShown(t, s) })
