@@ -39,6 +39,26 @@ type right struct {
 // may reports whether the client may do something with the cluster.
 func (c *conn) may(operation int32) bool { return c.cluster&operation != 0 }
 
+// askAsReplica finds out whether a client has CLUSTER_ACTION that lacks DESCRIBE on the cluster, so that it is not told its rights: it
+// fetches, as a replica, from a topic that can't be there, which a broker refuses to those who may not for another reason.
+func (c *conn) askAsReplica() (cluster int32, err error) {
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID, req.SessionEpoch, req.MaxBytes = 12, c.l.NodeID, -1, 1
+	addFetch(req, "", kmsg.NewFetchRequestTopicPartition())
+	resp, err := c.askUpstream(req, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range resp.(*kmsg.FetchResponse).Topics {
+		for _, p := range t.Partitions {
+			if p.ErrorCode == codeUnknownTopic {
+				return mayClusterAction, nil
+			}
+		}
+	}
+	return 0, nil
+}
+
 // judge finds out which topics of a request that we answer ourselves the client may not touch; lookup then refuses those, as the
 // broker would have. It asks the broker that the client is logged in at.
 func (c *conn) judge(req kmsg.Request) error {

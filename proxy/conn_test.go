@@ -706,6 +706,29 @@ func TestSASL(t *testing.T) {
 			}
 		}
 	})
+	t.Run("or the broker takes it for a replica's", func(t *testing.T) {
+		for code, want := range map[int16]int16{codeTopicAuthorization: codeClusterAuthorization, codeUnknownTopic: 0} {
+			w := newWorld(t, sasl)
+			w.server.replicaFetch = emptyFetch
+			for _, b := range w.brokers {
+				b.on(func(h protocol.RequestHeader, body []byte) kmsg.Response {
+					if h.Key != keyFetch {
+						return grants(t, 0, nil)(h, body)
+					}
+					resp := kmsg.NewPtrFetchResponse()
+					rt := kmsg.NewFetchResponseTopic()
+					rt.Partitions = append(rt.Partitions, fetchError(0, code))
+					resp.Topics = append(resp.Topics, rt)
+					return resp
+				})
+			}
+			c := w.dial()
+			c.ask(handshake)
+			if got := c.ask(replicaFetch).(*kmsg.FetchResponse).ErrorCode; got != want {
+				t.Errorf("a broker says %d: error %d, want %d", code, got, want)
+			}
+		}
+	})
 	t.Run("replicas that the client is not authenticated at", func(t *testing.T) {
 		var other atomic.Int32
 		asker := askerFunc(func(broker int32, req kmsg.Request) (kmsg.Response, error) {

@@ -166,8 +166,15 @@ func (c *conn) prove() error {
 	if err != nil {
 		return err
 	}
-	c.proved, c.guarded = true, true
 	c.cluster = resp.(*kmsg.DescribeClusterResponse).ClusterAuthorizedOperations
+	if !c.may(mayDescribe) && c.l.InterBroker {
+		more, err := c.askAsReplica()
+		if err != nil {
+			return err
+		}
+		c.cluster |= more
+	}
+	c.proved, c.guarded = true, true
 	return nil
 }
 

@@ -98,6 +98,9 @@ func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
 			p.sockets.close()
 		}
 	}()
+	for _, note := range p.sockets.notes {
+		log.Warn(note)
+	}
 	p.metrics = newMetrics(version, cfg.Metrics.PerPartition)
 	if err := p.dataSide(legs); err != nil {
 		return nil, err

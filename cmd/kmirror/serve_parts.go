@@ -61,6 +61,7 @@ type sockets struct {
 	clients     []proxy.Listener
 	nodes       []broker.Node
 	admin, http net.Listener
+	notes       []string // what an operator should look at
 }
 
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
@@ -74,6 +75,7 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.notes = certificateNotes(cfg, secure, time.Now())
 	for i, id := range cfg.NodeIDs {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {
@@ -98,39 +100,6 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 		s.http, err = listen(cfg.HTTP)
 	}
 	return s, err
-}
-
-// serverTLS reads the certificates of the listeners that have one, by listener name; node ids share them.
-func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
-	secure := map[string]*tls.Config{}
-	for _, l := range cfg.Listeners {
-		if l.TLS == nil {
-			continue
-		}
-		conf, err := clientconf.ServerTLS(l.TLS.files(), log.With("listener", l.Name))
-		if err != nil {
-			return nil, usageError(fmt.Sprintf("listeners.%s.tls: %v", l.Name, err), "give PEM files that kmirror can read")
-		}
-		secure[l.Name] = conf
-	}
-	return secure, nil
-}
-
-// upstreamTLS is how connections that are forwarded trust brokers: as destination.client does, whatever its own protocol. Its
-// certificate is left out, since every client would have kmirror's principal by it.
-func (c *Config) upstreamTLS() (*tls.Config, error) {
-	props := map[string]string{}
-	for key, value := range c.Destination.Client {
-		if strings.HasPrefix(key, "ssl.") && !strings.HasPrefix(key, "ssl.keystore.") && key != "ssl.key.password" {
-			props[key] = value
-		}
-	}
-	props["security.protocol"] = "SSL"
-	conf, err := clientconf.TLSConfig(props)
-	if err != nil {
-		return nil, usageError("destination.client: "+err.Error(), "correct the configuration")
-	}
-	return conf, nil
 }
 
 // securityProtocols are Kafka's ids.
@@ -216,6 +185,9 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 		return err
 	}
 	defer s.close()
+	for _, note := range s.notes {
+		fmt.Fprintln(out, "note:", note)
+	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cl, err := kgo.NewClient(append(l.bootstrap, kgo.RetryTimeout(10*time.Second))...)

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
 )
@@ -137,7 +138,7 @@ func TestSecure(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"clients", b.clients}, {"no rights", b.strangers}, {"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
+		{"clients", b.clients}, {"no rights", b.strangers}, {"followers", b.followers}, {"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
 		{"failed over", b.failedOver}, {"retired", b.retired},
 	} {
 		t.Run(step.name, func(t *testing.T) {
@@ -221,6 +222,36 @@ func (b *secureBed) strangers(t *testing.T) {
 				t.Errorf("%s of %s at %s: error %d", what, topic, addr, code)
 			}
 		}
+	}
+}
+
+// followers: only who has CLUSTER_ACTION is served as a replica, also where that is all it has.
+func (b *secureBed) followers(t *testing.T) {
+	cl, err := kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.FollowerUser), kgo.SeedBrokers(b.s.repl))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	fetch := func() error {
+		req := kmsg.NewPtrFetchRequest()
+		req.ReplicaState.ID, req.SessionEpoch = 9999, -1
+		resp, err := cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
+		if err != nil {
+			return err
+		}
+		return kerr.ErrorForCode(resp.(*kmsg.FetchResponse).ErrorCode)
+	}
+	if err := fetch(); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
+		t.Errorf("a replica without rights: %v", err)
+	}
+	cl.Close() // rights on the cluster are asked for once a connection
+	grant(t, b.dst, testkafka.FollowerUser, acl{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION"})
+	if cl, err = kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.FollowerUser), kgo.SeedBrokers(b.s.repl))...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	if err := fetch(); err != nil {
+		t.Errorf("a replica with CLUSTER_ACTION: %v", err)
 	}
 }
 

@@ -216,10 +216,10 @@ func (s *shim) create(src *testkafka.Cluster, properties ...string) {
 	s.createAs("m", src, properties...)
 }
 
-// createAt is create for a source that is reached at addresses of its own.
-func (s *shim) createAt(servers string) {
+// createAt is create for a source that is reached at addresses of its own, and has no security.
+func (s *shim) createAt(servers string, properties ...string) {
 	s.tb.Helper()
-	s.define("m", "bootstrap.servers="+servers)
+	s.define("m", append([]string{"bootstrap.servers=" + servers}, properties...)...)
 }
 
 // define creates a mirror from lines of properties.

@@ -13,7 +13,7 @@ import (
 )
 
 // certificateLife is how long certificates are valid.
-const certificateLife = 24 * time.Hour
+const certificateLife = 90 * 24 * time.Hour
 
 // authority signs certificates.
 type authority struct {

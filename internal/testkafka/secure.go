@@ -20,8 +20,13 @@ import (
 // AdminUser is the super user of a secure cluster: its brokers and controllers log in as it.
 const AdminUser = "admin"
 
-// GuestUser may log in on REPL and CONTROLLER besides AdminUser: the principal of a kmirror process.
-const GuestUser = "kmirror"
+// Users that may log in on REPL and CONTROLLER besides AdminUser; they have no rights.
+const (
+	// GuestUser is meant for a kmirror process.
+	GuestUser = "kmirror"
+	// FollowerUser is meant for one that does what brokers do.
+	FollowerUser = "follower"
+)
 
 const (
 	scramMechanism = "SCRAM-SHA-512"
@@ -30,7 +35,7 @@ const (
 )
 
 // Security is what secure clusters and their clients share: an authority, the brokers' certificate, and the users' passwords.
-// Clients log in on CLIENT by SCRAM-SHA-512 over TLS; brokers, controllers and GuestUser on REPL and CONTROLLER by PLAIN.
+// Clients log in on CLIENT by SCRAM-SHA-512 over TLS; brokers, controllers and the users above on REPL and CONTROLLER by PLAIN.
 // Every request is judged by StandardAuthorizer. One Security may serve several clusters.
 type Security struct {
 	dir string
@@ -147,7 +152,7 @@ func (s *Security) plainListener(p map[string]string, name string) {
 	l := "listener.name." + strings.ToLower(name) + "."
 	p[l+"sasl.enabled.mechanisms"] = "PLAIN"
 	jaas := fmt.Sprintf(`%s required username="%s" password="%s"`, plainModule, AdminUser, s.Password(AdminUser))
-	for _, user := range []string{AdminUser, GuestUser} {
+	for _, user := range []string{AdminUser, GuestUser, FollowerUser} {
 		jaas += fmt.Sprintf(` user_%s="%s"`, user, s.Password(user))
 	}
 	p[l+"plain.sasl.jaas.config"] = jaas + ";"
@@ -161,7 +166,7 @@ func (s *Security) Opts(user string) []kgo.Opt {
 	}
 }
 
-// PlainOpts are the options of a client that logs in on REPL or CONTROLLER as AdminUser or GuestUser.
+// PlainOpts are the options of a client that logs in on REPL or CONTROLLER, as one of the users named above.
 func (s *Security) PlainOpts(user string) []kgo.Opt {
 	return []kgo.Opt{kgo.SASL(plain.Auth{User: user, Pass: s.Password(user)}.AsMechanism())}
 }

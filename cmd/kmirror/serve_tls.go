@@ -1,0 +1,69 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"kmirror/internal/clientconf"
+)
+
+// expiresSoon is how long before its end a certificate is worth a note.
+const expiresSoon = 14 * 24 * time.Hour
+
+// serverTLS reads the certificates of the listeners that have one, by listener name; node ids share them.
+func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
+	secure := map[string]*tls.Config{}
+	for _, l := range cfg.Listeners {
+		if l.TLS == nil {
+			continue
+		}
+		conf, err := clientconf.ServerTLS(l.TLS.files(), log.With("listener", l.Name))
+		if err != nil {
+			return nil, usageError(fmt.Sprintf("listeners.%s.tls: %v", l.Name, err), "give PEM files that kmirror can read")
+		}
+		secure[l.Name] = conf
+	}
+	return secure, nil
+}
+
+// upstreamTLS is how connections that are forwarded trust brokers: as destination.client does, whatever its own protocol. Its
+// certificate is left out, since every client would have kmirror's principal by it.
+func (c *Config) upstreamTLS() (*tls.Config, error) {
+	props := map[string]string{}
+	for key, value := range c.Destination.Client {
+		if strings.HasPrefix(key, "ssl.") && !strings.HasPrefix(key, "ssl.keystore.") && key != "ssl.key.password" {
+			props[key] = value
+		}
+	}
+	props["security.protocol"] = "SSL"
+	conf, err := clientconf.TLSConfig(props)
+	if err != nil {
+		return nil, usageError("destination.client: "+err.Error(), "correct the configuration")
+	}
+	return conf, nil
+}
+
+// certificateNotes says which certificates clients are going to refuse, unless they were told not to look.
+func certificateNotes(cfg *Config, secure map[string]*tls.Config, now time.Time) (notes []string) {
+	for _, l := range cfg.Listeners {
+		conf := secure[l.Name]
+		if conf == nil {
+			continue
+		}
+		cert, err := conf.GetCertificate(nil)
+		if err != nil || cert.Leaf == nil {
+			continue
+		}
+		_, host, _ := l.endpoint(0)
+		if err := cert.Leaf.VerifyHostname(host); err != nil {
+			notes = append(notes, fmt.Sprintf("listener %s: clients connect to %s, and its certificate is not for that name: %v", l.Name, host, err))
+		}
+		if end := cert.Leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
+			notes = append(notes, fmt.Sprintf("listener %s: the certificate is valid until %s", l.Name, end.UTC().Format(time.RFC3339)))
+		}
+	}
+	return notes
+}

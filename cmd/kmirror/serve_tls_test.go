@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"kmirror/internal/testkafka"
+)
+
+// secureConfig is a configuration with one TLS listener that is advertised under a host name.
+func secureConfig(t *testing.T, sec *testkafka.Security, host string) *Config {
+	t.Helper()
+	certificate, key, err := sec.Certificate("kmirror")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseConfig(fmt.Appendf(nil, `
+node_ids: [9001, 9002]
+admin: 127.0.0.1:0
+destination:
+  bootstrap_servers: [b:1]
+  controllers: [c:1]
+  inter_broker_listener: A
+  client: {security.protocol: SASL_PLAINTEXT, sasl.mechanism: PLAIN, sasl.jaas.config: "M required username=a password=\"${env:HOME}\";",
+    ssl.truststore.type: PEM, ssl.truststore.location: %q, ssl.keystore.type: PEM, ssl.keystore.location: none.pem}
+listeners: [{name: A, bind: "127.0.0.1:0", advertised: "%s:9092", protocol: SASL_SSL, tls: {certificate: %q, key: %q}}]
+`, sec.CA(), host, certificate, key), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestCertificateNotes(t *testing.T) {
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host string
+		days int // from now
+		want []string
+	}{
+		{"localhost", 0, nil}, {"localhost", 80, []string{"valid until"}},
+		{"elsewhere", 0, []string{"not for that name"}}, {"elsewhere", 100, []string{"not for that name", "valid until"}},
+	} {
+		cfg := secureConfig(t, sec, c.host)
+		secure, err := serverTLS(cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := certificateNotes(cfg, secure, time.Now().AddDate(0, 0, c.days))
+		if len(notes) != len(c.want) {
+			t.Errorf("%s: %q", c.host, notes)
+			continue
+		}
+		for i, part := range c.want {
+			if !strings.Contains(notes[i], part) || !strings.Contains(notes[i], "listener A") {
+				t.Errorf("%s: %q", c.host, notes[i])
+			}
+		}
+	}
+}
+
+// Forwarded connections trust what destination.client trusts, also where that has no TLS itself, and show nobody our certificate.
+func TestUpstreamTLS(t *testing.T) {
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := secureConfig(t, sec, "localhost").upstreamTLS()
+	if err != nil || conf.RootCAs == nil || len(conf.Certificates) != 0 || conf.GetClientCertificate != nil {
+		t.Errorf("got %+v, %v", conf, err)
+	}
+	if conf, err := (&Config{}).upstreamTLS(); err != nil || conf.RootCAs != nil {
+		t.Errorf("without properties: %+v, %v", conf, err)
+	}
+}
