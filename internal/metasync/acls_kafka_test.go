@@ -181,13 +181,15 @@ func (w *aclWorld) expect(there, ours []coordinator.ACL) {
 	w.t.Helper()
 	got := w.there()
 	if lack, more := without(set(there), set(got)), without(set(got), set(there)); len(lack)+len(more) > 0 {
-		w.t.Errorf("at the destination %d are missing: %.3v; %d should not be there: %.3v", len(lack), lack, len(more), more)
+		w.t.Errorf("at the destination %d are missing: %v; %d should not be there: %v", len(lack), few(lack), len(more), few(more))
 	}
 	got = w.store.ACLs("m")
 	if lack, more := without(set(ours), set(got)), without(set(got), set(ours)); len(lack)+len(more) > 0 {
-		w.t.Errorf("%d are not remembered: %.3v; %d should not be: %.3v", len(lack), lack, len(more), more)
+		w.t.Errorf("%d are not remembered: %v; %d should not be: %v", len(lack), few(lack), len(more), few(more))
 	}
 }
+
+func few(list []coordinator.ACL) []coordinator.ACL { return list[:min(3, len(list))] }
 
 func (w *aclWorld) job(src, dst *kgo.Client, config map[string]string) *job {
 	w.t.Helper()
@@ -312,16 +314,19 @@ func TestACLsOnKafka(t *testing.T) {
 	})
 	t.Run("rights at the destination", func(t *testing.T) {
 		w.t = t
-		fresh := acl("GROUP fresh READ")
-		w.setSource(true, append(slices.Clone(ours[1:]), fresh)...)
+		fresh := aclsOf("GROUP fresh READ", "GROUP fresh READ PREFIXED", "GROUP fresh DELETE")
+		w.setSource(true, append(slices.Clone(ours[1:]), fresh...)...)
 		for user, right := range map[string]string{eve: "DESCRIBE", watcher: "ALTER"} {
 			err := w.job(w.as(w.src, kmirror), w.as(w.dst, user), nil).acls(w.limit())
 			fails(t, user, err, kerr.ClusterAuthorizationFailed, "grant "+right+" on CLUSTER to kmirror's principal at the destination")
+			if n := strings.Count(err.Error(), "create ACL "); n > 1 {
+				t.Errorf("%d ACLs were tried in vain, one would do", n)
+			}
 			w.counted("")
 			w.expect(slices.Concat(w.foreign, ours), ours) // and what could not be created is not taken for ours
 		}
-		w.round(nil, "changed acls: 2; ")
-		ours = append(ours[1:], fresh)
+		w.round(nil, "changed acls: 4; ")
+		ours = append(ours[1:], fresh...)
 		w.expect(slices.Concat(w.foreign, ours), ours)
 	})
 	t.Run("one is refused", func(t *testing.T) {
