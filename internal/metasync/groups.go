@@ -16,8 +16,12 @@ import (
 
 // groups brings the offsets of consumer groups (classic, KIP-848 and streams) to where they are at the source.
 func (j *job) groups(ctx context.Context) error {
-	return j.syncOffsets(ctx, flavor{kind: Groups, share: false, read: (*offsetSync).fetchCommits, write: (*offsetSync).commit,
-		leaderEpoch: func(tp protocol.TopicPartition) int32 { return j.epoch(tp.Topic, tp.Partition) }})
+	return j.syncOffsets(ctx, j.consumers())
+}
+
+func (j *job) consumers() flavor {
+	return flavor{kind: Groups, share: false, read: (*offsetSync).fetchCommits, write: (*offsetSync).commit,
+		leaderEpoch: func(tp protocol.TopicPartition) int32 { return j.epoch(tp.Topic, tp.Partition) }}
 }
 
 // flavor is what differs between groups and share groups.

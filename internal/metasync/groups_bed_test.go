@@ -2,6 +2,7 @@ package metasync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -30,6 +32,7 @@ type bed struct {
 	src, dst         *testkafka.Cluster
 	srcAdm, dstAdm   *kadm.Client
 	srcCl, dstCl     *kgo.Client
+	oldCl            *kgo.Client // of the source, where it is set
 	srcSent, dstSent *sent
 	w                *worker
 
@@ -57,14 +60,15 @@ func (s *sent) take() map[string]int {
 	return out
 }
 
-func newBed(t *testing.T) *bed {
+// newBed starts the clusters, the destination with a version of its own.
+func newBed(t *testing.T, destination string) *bed {
 	everyone := map[string]string{
 		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"allow.everyone.if.no.acl.found": "true",
 	}
 	b := &bed{memory: &memory{topics: map[string]coordinator.Topic{}, states: map[protocol.PartitionID]coordinator.PartitionState{}}}
 	b.src = testkafka.Start(t, testkafka.Options{Name: "src", Properties: everyone})
-	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Properties: everyone})
+	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Version: destination, Properties: everyone})
 	b.srcCl, b.srcSent = b.connect(t, b.src)
 	b.dstCl, b.dstSent = b.connect(t, b.dst)
 	b.srcAdm, b.dstAdm = kadm.NewClient(b.srcCl), kadm.NewClient(b.dstCl)
@@ -75,7 +79,7 @@ func newBed(t *testing.T) *bed {
 			os.AddOffset("first", 0, 1, 0)
 			err := adm.CommitAllOffsets(t.Context(), "first", os)
 			r, errShare := adm.AlterShareGroupOffsets(t.Context(), "first-share", os)
-			return err == nil && errShare == nil && r.Ok()
+			return err == nil && (errShare == nil && r.Ok() || errors.Is(errShare, kerr.UnsupportedVersion))
 		})
 	}
 	log := slog.New(slog.NewTextHandler(lockedWriter{b}, nil))
@@ -141,7 +145,13 @@ type bedMirrors struct {
 	b *bed
 }
 
-func (m bedMirrors) SourceClient(string) (*kgo.Client, error)              { return m.b.srcCl, nil }
+func (m bedMirrors) SourceClient(string) (*kgo.Client, error) {
+	if m.b.oldCl != nil {
+		return m.b.oldCl, nil
+	}
+	return m.b.srcCl, nil
+}
+
 func (m bedMirrors) DestinationClient() (*kgo.Client, error)               { return m.b.dstCl, nil }
 func (m bedMirrors) SourceCluster(context.Context, string) (string, error) { return m.b.src.ID(), nil }
 

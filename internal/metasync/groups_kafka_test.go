@@ -1,6 +1,7 @@
 package metasync
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,14 +11,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"kmirror/internal/coordinator"
+	"kmirror/internal/testkafka"
+	"kmirror/protocol"
 	"kmirror/statemachine"
 )
 
 // TestGroupsOnKafka runs rounds of groups and share groups between two clusters.
 func TestGroupsOnKafka(t *testing.T) {
-	b := newBed(t)
+	b := newBed(t, testkafka.Latest)
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, *bed)
@@ -30,7 +34,9 @@ func TestGroupsOnKafka(t *testing.T) {
 		{"turns_active", testGroupTurnsActive},
 		{"stopped", testTopicStopped},
 		{"last", testLastSync},
+		{"moved", testMovedCoordinator},
 		{"refused", testRefusedGroup},
+		{"old_source", testOldSource},
 		{"many", testManyGroups},
 		{"share", testShareGroup},
 		{"share_clamp", testClampedShareGroup},
@@ -192,6 +198,55 @@ func testTopicStopped(t *testing.T, b *bed) {
 	}
 }
 
+// testMovedCoordinator: a write that has to be tried again looks at what flows first.
+func testMovedCoordinator(t *testing.T, b *bed) {
+	b.topic(t, "moved", 1, 20, 20)
+	b.commit(t, b.srcAdm, "moved-app", "moved", 0, commit{3, 0, ""})
+	// first is called instead of the first write, which is answered as by a broker that was the coordinator.
+	round := func(first func()) map[string]int {
+		counts, err := b.round(t, "moved", func(j *job, ctx context.Context) error {
+			f := j.consumers()
+			write := f.write
+			f.write = func(o *offsetSync, ctx context.Context, coordinator *kgo.Broker, group string, put commits, flow flow) (
+				map[protocol.TopicPartition]int16, error) {
+				if first == nil {
+					return write(o, ctx, coordinator, group, put, flow)
+				}
+				first()
+				first = nil
+				return map[protocol.TopicPartition]int16{part("moved", 0): kerr.NotCoordinator.Code}, nil
+			}
+			return j.syncOffsets(ctx, f)
+		})
+		check(t, err)
+		return counts
+	}
+	b.dstSent.take()
+	expectCounts(t, round(func() { b.edit("moved", func(t *coordinator.Topic) { t.Desired = statemachine.Paused }) }),
+		map[string]int{"skipped groups stopped": 1})
+	expect(t, "commits", b.dstSent.take()["OffsetCommit"], 0)
+	b.only(t, "moved")
+	expectCounts(t, round(func() {}), map[string]int{"changed groups": 1})
+	expect(t, "tried again", at(t, b.dstAdm, "moved-app", "moved", 0), commit{3, 0, ""})
+}
+
+// testOldSource: brokers before Kafka 3.0 take one group a request, and don't know types of groups or ids of topics.
+func testOldSource(t *testing.T, b *bed) {
+	b.topic(t, "old", 1, 20, 20)
+	for i := range 10 {
+		b.commit(t, b.srcAdm, fmt.Sprintf("old-%d", i), "old", 0, commit{int64(i), 0, "m"})
+	}
+	var s *sent
+	b.oldCl, s = b.connect(t, b.src, kgo.MaxVersions(kversion.V2_1_0()))
+	defer func() { b.oldCl = nil }()
+	expectCounts(t, b.sync(t, "old"), map[string]int{"changed groups": 10})
+	sent := s.take()
+	t.Logf("source %v", sent)
+	expect(t, "OffsetFetch", sent["OffsetFetch"], 10)
+	expect(t, "offset", at(t, b.dstAdm, "old-7", "old", 0), commit{7, 0, "m"})
+	expectCounts(t, b.shares(t, "old"), map[string]int{})
+}
+
 // testLastSync: the last round of a promote touches only its topics.
 func testLastSync(t *testing.T, b *bed) {
 	b.topic(t, "last", 1, 20, 20)
@@ -311,6 +366,17 @@ func testGroupTypes(t *testing.T, b *bed) {
 		b.w.groups.beforeWrite = nil
 	}
 	expect(t, "consumer group", at(t, b.dstAdm, "types-share", "types", 0), commit{2, 0, ""})
+}
+
+// TestShareGroupsUnsupported: to a destination that has none they are left out, without an error. Kafka 4.1 has them switched off.
+func TestShareGroupsUnsupported(t *testing.T) {
+	b := newBed(t, testkafka.Previous)
+	b.topic(t, "older", 1, 20, 20)
+	b.alter(t, b.srcAdm, "older-share", "older", 7)
+	b.commit(t, b.srcAdm, "older-app", "older", 0, commit{7, 0, "m"})
+	expectCounts(t, b.shares(t, "older"), map[string]int{"skipped share_groups unsupported": 1})
+	expectCounts(t, b.sync(t, "older"), map[string]int{"changed groups": 1})
+	expect(t, "offset", at(t, b.dstAdm, "older-app", "older", 0), commit{7, 0, "m"})
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
