@@ -126,6 +126,17 @@ func (m *mirror) client(id int) (*kgo.Client, error) {
 	return c, nil
 }
 
+// reconnect has everything asked by way of the source's own addresses again.
+func (m *mirror) reconnect() {
+	m.mu.Lock()
+	old := m.clients
+	m.clients = map[int]*kgo.Client{}
+	m.mu.Unlock()
+	for _, c := range old {
+		c.Close()
+	}
+}
+
 func (m *mirror) add(p *partition) {
 	m.mu.Lock()
 	m.parts[p] = struct{}{}
@@ -233,6 +244,9 @@ func (m *mirror) refresh(ctx context.Context, parts []*partition) bool {
 	for _, p := range parts {
 		placed, wantsLoad := m.place(p, topics[p.name()], resp.Version >= 10, wrong, now)
 		all, load = all && placed, load || wantsLoad
+	}
+	if wrong != nil {
+		m.reconnect() // who has come to a cluster asks the brokers that it names, wherever the addresses lead by then
 	}
 	if load {
 		m.kickLoad()

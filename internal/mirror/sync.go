@@ -34,7 +34,8 @@ func (m *Manager) SourceClient(mirror string) (*kgo.Client, error) {
 // DestinationClient returns a client of the destination, which is not the caller's to close.
 func (m *Manager) DestinationClient() (*kgo.Client, error) { return m.sources.destinationClient() }
 
-// SourceCluster asks a mirror's source for its cluster id.
+// SourceCluster asks a mirror's source for its cluster id. Where that is not the mirror's, the next one who asks begins at the source's
+// addresses again: a client stays with the brokers of the cluster that it has come to.
 func (m *Manager) SourceCluster(ctx context.Context, mirror string) (string, error) {
 	def, ok := m.cfg.Store.Mirror(mirror)
 	if !ok {
@@ -42,7 +43,11 @@ func (m *Manager) SourceCluster(ctx context.Context, mirror string) (string, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()
-	return m.sources.clusterOf(ctx, mirror, def.Config)
+	id, err := m.sources.clusterOf(ctx, mirror, def.Config)
+	if err == nil && id != def.SourceClusterID {
+		m.sources.forget(mirror)
+	}
+	return id, err
 }
 
 // EndTopics stops topics at once, each for the reason given, which is stored and shown.
