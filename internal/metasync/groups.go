@@ -31,7 +31,8 @@ type flavor struct {
 	// read asks for the offsets of some groups.
 	read func(o *offsetSync, ctx context.Context, side side, groups []string, flow flow, a *answers)
 	// write asks a group's coordinator once to store offsets, and returns the error codes of the partitions.
-	write func(o *offsetSync, ctx context.Context, coordinator *kgo.Broker, group string, put commits, flow flow) (map[protocol.TopicPartition]int16, error)
+	write func(o *offsetSync, ctx context.Context, coordinator *kgo.Broker, group string, put commits, flow flow) (
+		map[protocol.TopicPartition]int16, error)
 	// leaderEpoch is the highest epoch that an offset may come with.
 	leaderEpoch func(protocol.TopicPartition) int32
 }
@@ -138,7 +139,9 @@ func (o *offsetSync) readSource(ctx context.Context, flow flow) (src map[string]
 
 // readDestination returns what groups have committed at the destination, and which of them may be written: those of src and those that
 // are there, unless they have members.
-func (o *offsetSync) readDestination(ctx context.Context, src map[string]commits, flow flow) (dst map[string]commits, idle map[string]bool) {
+func (o *offsetSync) readDestination(
+	ctx context.Context, src map[string]commits, flow flow,
+) (dst map[string]commits, idle map[string]bool) {
 	list, _ := o.list(ctx, o.destination.client, o.destination.name)
 	idle = map[string]bool{}
 	for name, c := range src {

@@ -83,7 +83,8 @@ func newBed(t *testing.T, destination string) *bed {
 		})
 	}
 	log := slog.New(slog.NewTextHandler(lockedWriter{b}, nil))
-	s, err := New(Config{Store: b.memory, Destination: bedDestination{b: b}, Mirrors: bedMirrors{b: b}, Observer: &b.counts, Log: log, Coordinates: func(string) bool { return true }})
+	s, err := New(Config{Store: b.memory, Destination: bedDestination{b: b}, Mirrors: bedMirrors{b: b}, Observer: &b.counts, Log: log,
+		Coordinates: func(string) bool { return true }})
 	check(t, err)
 	b.w = &worker{s: s, name: "m"}
 	return b
@@ -220,7 +221,9 @@ func produce(t *testing.T, cl *kgo.Client, topic string, partition int32, n int)
 }
 
 // round runs one kind once, with a filter that lets pass what begins with a prefix, and returns what was counted.
-func (b *bed) round(t *testing.T, prefix string, do func(*job, context.Context) error, last ...coordinator.Topic) (map[string]int, error) {
+func (b *bed) round(
+	t *testing.T, prefix string, do func(*job, context.Context) error, last ...coordinator.Topic,
+) (map[string]int, error) {
 	t.Helper()
 	b.take()
 	config := map[string]string{filters.GroupsInclude: prefix + ".*"}

@@ -123,7 +123,9 @@ func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, 
 	return err
 }
 
-func (o *offsetSync) writeOnce(ctx context.Context, node int32, group string, put commits, flow flow) (map[protocol.TopicPartition]int16, error) {
+func (o *offsetSync) writeOnce(
+	ctx context.Context, node int32, group string, put commits, flow flow,
+) (map[protocol.TopicPartition]int16, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
 	o.requests.Add(1)
