@@ -152,6 +152,37 @@ func TestPlanACLsNeverGoesTooFar(t *testing.T) {
 	}
 }
 
+// TestTwoMirrorsShareAnACL: it goes when the source of the mirror that created it drops it, and the other mirror brings it back as its own.
+func TestTwoMirrorsShareAnACL(t *testing.T) {
+	shared, other := acl("TOPIC shared READ"), acl("GROUP g READ")
+	there, memory := map[coordinator.ACL]bool{}, map[string]map[coordinator.ACL]bool{"first": {}, "second": {}}
+	round := func(mirror string, source ...coordinator.ACL) {
+		ours := memory[mirror]
+		p := planACLs(source, slices.Collect(maps.Keys(there)), slices.Collect(maps.Keys(ours)), rulesOf(t, "*").ACL, false)
+		for _, a := range p.create {
+			there[a], ours[a] = true, true
+		}
+		for _, a := range p.drop {
+			delete(there, a)
+			delete(ours, a)
+		}
+	}
+	round("first", shared, other)
+	round("second", shared)
+	if len(memory["second"]) > 0 {
+		t.Fatalf("the second mirror takes for its own what was there: %v", memory["second"])
+	}
+	round("first", other)
+	round("second", shared)
+	if !there[shared] || memory["first"][shared] || !memory["second"][shared] {
+		t.Errorf("there: %v, remembered by: %v", there, memory)
+	}
+	round("first", other)
+	if !there[shared] {
+		t.Error("the first mirror deletes what is the second's")
+	}
+}
+
 // TestACLWords: every word has its number in Kafka's protocol, and only what can be part of an ACL has a word.
 func TestACLWords(t *testing.T) {
 	for _, c := range []struct {
