@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
+	"kmirror/protocol/kraft"
 )
 
 // Users of a secure pair: kmirror's at the destination, its mirror's at the source.
@@ -126,7 +127,7 @@ func TestSecure(t *testing.T) {
 	createTopic(t, dst, "local", 2, nil)
 	produce(t, client(t, src), "orders", 2, 500, 200)
 	s := newShim(t, dst, "")
-	s.create(src)
+	s.create(src, brisk)
 	s.mirror("orders")
 	s.caughtUp(src, 3, time.Minute, "orders")
 	produce(t, client(t, src), "orders", 2, 500, 200)
@@ -138,7 +139,8 @@ func TestSecure(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"clients", b.clients}, {"no rights", b.strangers}, {"followers", b.followers}, {"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
+		{"clients", b.clients}, {"no rights", b.strangers}, {"followers", b.followers}, {"kept in step", b.inStep},
+		{"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
 		{"failed over", b.failedOver}, {"retired", b.retired},
 	} {
 		t.Run(step.name, func(t *testing.T) {
@@ -303,8 +305,71 @@ func (b *secureBed) failedOver(t *testing.T) {
 	t.Logf("failed over in %s", took)
 }
 
-// retired: kmirror leaves for good.
+// inStep: partitions, configs, groups and ACLs of the source arrive, and kmirror sees transactions of others.
+func (b *secureBed) inStep(t *testing.T) {
+	adm, there := kadm.NewClient(client(t, b.src)), kadm.NewClient(client(t, b.dst))
+	ctx := timeout(t, time.Minute)
+	grown, err := adm.UpdatePartitions(ctx, 3, "orders")
+	if err == nil {
+		err = grown.Error()
+	}
+	setConfigs(t, b.src, "orders", map[string]string{"retention.ms": "86400000"})
+	offs := kadm.Offsets{}
+	offs.AddOffset("orders", 0, 10, -1)
+	if err = errors.Join(err, adm.CommitAllOffsets(ctx, "app", offs)); err != nil {
+		t.Fatal(err)
+	}
+	grant(t, b.src, "app", acl{"TOPIC", "orders", "READ"})
+	eventually(t, 30*time.Second, "the source's metadata", func() error {
+		got, err := there.FetchOffsets(ctx, "app")
+		if err == nil {
+			err = knowsACLs(t, b.dst, b.dst.Bootstrap(testkafka.ClientListener)[0], "app", 1)
+		}
+		d, e := replicasOf(t, b.dst, "orders")
+		if err = errors.Join(err, e); err != nil {
+			return err
+		}
+		at, committed := got.Lookup("orders", 0)
+		if retention := topicConfigs(t, b.dst, "orders")["retention.ms"]; !committed || at.At != 10 || len(d.Partitions) != 3 || retention != "86400000" {
+			return fmt.Errorf("group at %d (%v), %d partitions, retention.ms %q", at.At, committed, len(d.Partitions), retention)
+		}
+		return nil
+	})
+	cl := client(t, b.dst, kgo.TransactionalID("others"), kgo.DefaultProduceTopic("local"))
+	if err := cl.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cl.ProduceSync(ctx, &kgo.Record{Value: []byte("open")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := kadm.NewClient(as(t, b.dst, kmirrorUser, b.dst.Bootstrap(testkafka.ClientListener)[0])).ListTransactions(ctx, nil, nil)
+	if _, ok := list["others"]; err != nil || !ok {
+		t.Errorf("transactions that kmirror sees: %v, %v", list.TransactionalIDs(), err)
+	}
+	if err := cl.EndTransaction(ctx, kgo.TryAbort); err != nil {
+		t.Error(err)
+	}
+}
+
+// retired: kmirror leaves for good, and takes a config of its node ids with it that a reassignment left there.
 func (b *secureBed) retired(t *testing.T) {
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	r, c := kmsg.NewIncrementalAlterConfigsRequestResource(), kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	r.ResourceType, r.ResourceName, c.Name, c.Value = kmsg.ConfigResourceTypeBroker, "9001", "leader.replication.throttled.rate", new("1000000")
+	r.Configs = append(r.Configs, c)
+	req.Resources = append(req.Resources, r)
+	controller, err := kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.AdminUser), kgo.SeedBrokers(b.dst.Controllers()[0]))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer controller.Close()
+	resp, err := controller.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.(*kmsg.IncrementalAlterConfigsResponse).Resources[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Log(b.s.must("retire", "--node-ids", "9001,9002", "--yes"))
 	select {
 	case err := <-b.s.done:
@@ -314,9 +379,13 @@ func (b *secureBed) retired(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("kmirror still runs")
 	}
-	for id := range imageOf(t, b.dst).Brokers {
+	img := imageOf(t, b.dst)
+	for id := range img.Brokers {
 		if id > 9000 {
 			t.Errorf("node id %d is registered", id)
 		}
+	}
+	if left := img.Configs[kraft.ConfigResource{Type: kraft.ConfigBroker, Name: "9001"}]; len(left) > 0 {
+		t.Errorf("configs of node id 9001 are left: %v", left)
 	}
 }
