@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -134,9 +133,4 @@ func (j *job) epoch(topic string, partition int32) int32 {
 		return p.LeaderEpoch
 	}
 	return -1
-}
-
-// allows reports whether a partition is among those that flow.
-func allows(flowing map[string][]int32, topic string, partition int32) bool {
-	return slices.Contains(flowing[topic], partition)
 }

@@ -113,7 +113,6 @@ func (m *Manager) createPartitions(ctx context.Context, img *kraft.Image, t coor
 	if err := m.cfg.Destination.CreatePartitions(ctx, t.Name, partitions, m.place(img, partitions, rf)[have:]); err != nil {
 		return err
 	}
-	m.fault("partitions added")
 	for {
 		changed := m.cfg.Destination.Changed()
 		if it := m.cfg.Destination.Image().Topics[t.TopicID]; it == nil || len(it.Partitions) >= int(partitions) {

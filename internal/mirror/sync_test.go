@@ -1,0 +1,208 @@
+package mirror
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
+	"kmirror/internal/metasync"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// mirrored is a world with a mirror topic that we lead, locked, with three brokers.
+func mirrored(t *testing.T) (*world, *Manager) {
+	t.Helper()
+	w := newWorld()
+	list := []int32{9001, 9002, 1, 2, 3}
+	w.topic("orders", ordersID, kraft.Partition{Replicas: list, ISR: list, Leader: 9001}, map[string]string{sizeConfig: "0", minISRConfig: "4"})
+	w.edit(func(i *kraft.Image) {
+		i.Brokers = map[int32]*kraft.Broker{}
+		for _, id := range list {
+			i.Brokers[id] = &kraft.Broker{ID: id}
+		}
+	})
+	w.mirrors = []coordinator.Mirror{{Name: "m", SourceClusterID: "source", Config: map[string]string{"bootstrap.servers": "127.0.0.1:1"}}}
+	return w, newManager(t, w, mirrorTopic("orders", ordersID))
+}
+
+// TestGrowCutShort: partitions that were created when the process ended are taken over by the next attempt, and their states are stored
+// before the topic says that it has them.
+func TestGrowCutShort(t *testing.T) {
+	w, m := mirrored(t)
+	topic := w.topics[0]
+	w.putErr = errors.New("no owner")
+	if err := m.Grow(t.Context(), topic, 3); !errors.Is(err, w.putErr) {
+		t.Fatalf("grown without a store: %v", err)
+	}
+	if p := w.topics[0].Partitions; p != 1 {
+		t.Fatalf("stored as having %d partitions", p)
+	}
+	w.putErr = nil
+	if err := m.Grow(t.Context(), topic, 3); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(strings.Join(w.asked, " "), "create partitions"); n != 1 {
+		t.Errorf("created %d times", n)
+	}
+	want := []string{"put state PREPARING of m", "put state PREPARING of m", "put topic orders of m"}
+	if !slices.Equal(w.stored, want) || w.topics[0].Partitions != 3 {
+		t.Errorf("stored %v, %d partitions", w.stored, w.topics[0].Partitions)
+	}
+	it := w.Image().Topics[ordersID]
+	for n, p := range it.Partitions[1:] {
+		if len(p.Replicas) != 5 || !w.Owns(p.Replicas[0]) || !w.Owns(p.Replicas[1]) {
+			t.Errorf("new partition %d is on %v", n+1, p.Replicas)
+		}
+	}
+	if it.Partitions[1].Replicas[2] == it.Partitions[2].Replicas[2] {
+		t.Errorf("both begin with the same broker: %v", it.Partitions[1].Replicas)
+	}
+	if err := m.Grow(t.Context(), w.topics[0], 2); err == nil || !strings.Contains(err.Error(), "somebody added some") {
+		t.Errorf("the destination has more: %v", err)
+	}
+}
+
+// TestGrowWaitsForBrokers: without enough live brokers nothing is created; fewer replicas than the topic has would stay.
+func TestGrowWaitsForBrokers(t *testing.T) {
+	w, m := mirrored(t)
+	w.edit(func(i *kraft.Image) { i.Brokers = map[int32]*kraft.Broker{1: {ID: 1}} })
+	if err := m.Grow(t.Context(), w.topics[0], 2); err == nil || len(w.asked) > 0 {
+		t.Errorf("asked %v, err %v", w.asked, err)
+	}
+}
+
+// TestSyncConfigsAndLock: the two locked configs are remembered, and all others set; the lock is as it was.
+func TestSyncConfigsAndLock(t *testing.T) {
+	w, m := mirrored(t)
+	w.topics[0].TrueConfigs = map[string]string{minISRConfig: "2"}
+	err := m.SyncConfigs(t.Context(), []metasync.ConfigChange{{Topic: w.topics[0], Remove: []string{"segment.ms"},
+		Set: map[string]string{sizeConfig: "777", minISRConfig: "3", "retention.ms": "5"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := w.Image().Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: "orders"}]
+	if want := map[string]string{sizeConfig: "0", minISRConfig: "4", "retention.ms": "5"}; !maps.Equal(now, want) {
+		t.Errorf("configs %v", now)
+	}
+	got := w.topics[0]
+	if want := map[string]string{sizeConfig: "777", minISRConfig: "3"}; !maps.Equal(got.TrueConfigs, want) || got.MinISR != 3 {
+		t.Errorf("remembered %v, min ISR %d", got.TrueConfigs, got.MinISR)
+	}
+	if err := m.SyncConfigs(t.Context(), []metasync.ConfigChange{{Topic: got, Remove: []string{sizeConfig}}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{minISRConfig: "3"}; !maps.Equal(w.topics[0].TrueConfigs, want) {
+		t.Errorf("remembered %v", w.topics[0].TrueConfigs)
+	}
+	w.topics[0].Desired = statemachine.Stopped
+	if err := m.SyncConfigs(t.Context(), []metasync.ConfigChange{{Topic: got, Set: map[string]string{sizeConfig: "1"}}}); err != nil ||
+		w.topics[0].TrueConfigs[sizeConfig] != "" {
+		t.Errorf("a topic that stops was given %v, %v", w.topics[0].TrueConfigs, err)
+	}
+}
+
+// TestPromoteWaitsForGroups: the lock stays until the groups were synced once more, and goes then, also where that was not possible.
+func TestPromoteWaitsForGroups(t *testing.T) {
+	_, m := mirrored(t)
+	m.cfg.SyncsGroups = true
+	topic := mirrorTopic("orders", ordersID)
+	topic.Desired, topic.Drain = statemachine.Stopped, true
+	p := &part{topic: topic, id: protocol.PartitionID{Topic: ordersID}, machine: statemachine.New()}
+	unlocks := func() bool {
+		r := &round{unlock: map[protocol.UUID]coordinator.Topic{}}
+		m.gatherStop(r, p, statemachine.Unlock{})
+		return len(r.unlock) > 0
+	}
+	if unlocks() {
+		t.Error("unlocked before the groups were synced")
+	}
+	p.topic.GroupsDone = true
+	if !unlocks() {
+		t.Error("not unlocked although the groups were synced")
+	}
+	p.topic.GroupsDone, p.topic.Drain = false, false
+	if !unlocks() {
+		t.Error("a failover waits for groups")
+	}
+}
+
+// TestGroupsSynced is about the topics that were promoted then, not about what became of them since.
+func TestGroupsSynced(t *testing.T) {
+	w, m := mirrored(t)
+	w.topics[0].Desired, w.topics[0].Drain = statemachine.Stopped, true
+	was := w.topics[0]
+	if err := m.GroupsSynced(t.Context(), []coordinator.Topic{was}, "the source is away"); err != nil || !w.topics[0].GroupsDone ||
+		!strings.Contains(w.topics[0].Note, "the source is away") {
+		t.Errorf("%+v, %v", w.topics[0], err)
+	}
+	again := was
+	again.Started = again.Started.Add(1)
+	w.topics[0] = again
+	if err := m.GroupsSynced(t.Context(), []coordinator.Topic{was}, ""); err != nil || w.topics[0].GroupsDone {
+		t.Errorf("another start was taken for the promoted one: %v", err)
+	}
+}
+
+// TestEndTopics stops what is not stopped yet, and says why.
+func TestEndTopics(t *testing.T) {
+	w, m := mirrored(t)
+	if err := m.EndTopics(t.Context(), "other", map[string]string{"orders": "x"}); err != nil || w.topics[0].Desired != statemachine.Mirroring {
+		t.Errorf("stopped by another mirror: %v", err)
+	}
+	if err := m.EndTopics(t.Context(), "m", map[string]string{"orders": "gone", "unknown": "gone"}); err != nil ||
+		w.topics[0].Desired != statemachine.Stopped || w.topics[0].Drain || w.topics[0].Note != "gone" {
+		t.Errorf("%+v, %v", w.topics[0], err)
+	}
+}
+
+// TestTieredFails: tiered storage that is turned on while a topic is mirrored fails it for good; one that stops goes on.
+func TestTieredFails(t *testing.T) {
+	w, m := mirrored(t)
+	id := protocol.PartitionID{Topic: ordersID}
+	w.states[id] = coordinator.PartitionState{Mirror: "m", ID: id, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	w.edit(func(i *kraft.Image) {
+		i.Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: "orders"}] = map[string]string{sizeConfig: "0", minISRConfig: "4",
+			filters.TieredConfig: "true"}
+	})
+	rounds(t, m, 2)
+	if st := w.states[id]; st.State != statemachine.Failed || st.Retry != -1 || st.Hint == "" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestAlter: filters change without a source, connections only when the source is the same; what is wrong is refused as by create.
+func TestAlter(t *testing.T) {
+	_, m := mirrored(t)
+	m.cfg.DialRemote = func(coordinator.Mirror) (RemoteAdmin, error) { return nil, nil }
+	with := func(more ...string) admin.AlterRequest {
+		config := map[string]string{"bootstrap.servers": "127.0.0.1:1"}
+		for i := 0; i < len(more); i += 2 {
+			config[more[i]] = more[i+1]
+		}
+		return admin.AlterRequest{Mirror: "m", Config: config}
+	}
+	got, err := m.AlterMirror(t.Context(), with(filters.GroupsInclude, "app-.*"))
+	if err != nil || got.Reconnects || !slices.Equal(got.Changed, []string{filters.GroupsInclude}) {
+		t.Errorf("a filter: %+v, %v", got, err)
+	}
+	if got, err := m.AlterMirror(t.Context(), with()); err != nil || len(got.Changed) != 0 {
+		t.Errorf("nothing: %+v, %v", got, err)
+	}
+	for name, req := range map[string]admin.AlterRequest{
+		"pattern":        with(filters.TopicsInclude, "("),
+		"no servers":     with("bootstrap.servers", ""),
+		"unknown mirror": {Mirror: "x", Config: with().Config},
+	} {
+		var e *admin.Error
+		if _, err := m.AlterMirror(t.Context(), req); !errors.As(err, &e) || e.Exit != admin.ExitUsage || e.Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
