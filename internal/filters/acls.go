@@ -95,7 +95,8 @@ func (r ACLRule) String() string {
 // Match reports whether an ACL is one that the rule means, whatever its host and the type of its pattern.
 func (r ACLRule) Match(a coordinator.ACL) bool {
 	for _, f := range [...][2]string{
-		{r.resource, a.ResourceType}, {r.name, a.ResourceName}, {r.operation, a.Operation}, {r.permission, a.Permission}, {r.principal, a.Principal},
+		{r.resource, a.ResourceType}, {r.name, a.ResourceName}, {r.operation, a.Operation}, {r.permission, a.Permission},
+		{r.principal, a.Principal},
 	} {
 		if f[0] != anything && f[0] != f[1] {
 			return false

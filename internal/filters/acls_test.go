@@ -52,7 +52,7 @@ func TestParseACLRule(t *testing.T) {
 		"":                            "a part is empty",
 		"TOPIC;":                      "a part is empty",
 		"TOPIC;;READ":                 "a part is empty",
-		"CLUSTER_MIRROR":              `"CLUSTER_MIRROR" is no resource type; give * or one of TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER`,
+		"CLUSTER_MIRROR":              `"CLUSTER_MIRROR" is no resource type; give * or one of TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, ` + "DELEGATION_TOKEN, USER",
 		"ANY":                         "is no resource type",
 		"topics;a":                    "is no resource type",
 		"TOPIC;a;FETCH":               `"FETCH" is no operation; give * or one of ALL, READ, WRITE, CREATE`,
@@ -71,8 +71,8 @@ func TestParseACLRule(t *testing.T) {
 }
 
 func TestMatch(t *testing.T) {
-	acl := coordinator.ACL{ResourceType: "TOPIC", ResourceName: "orders", PatternType: "PREFIXED", Principal: "User:CN=a,O=b", Host: "10.0.0.1",
-		Operation: "READ", Permission: "ALLOW"}
+	acl := coordinator.ACL{ResourceType: "TOPIC", ResourceName: "orders", PatternType: "PREFIXED", Principal: "User:CN=a,O=b",
+		Host: "10.0.0.1", Operation: "READ", Permission: "ALLOW"}
 	for rules, want := range map[string]bool{
 		"*": true, "TOPIC": true, "topic;orders": true, "TOPIC;orders;READ;ALLOW;User:CN=a,O=b": true, "*;*;*;*;User:CN=a,O=b": true,
 		"*;orders": true, "*;*;READ": true, "*;*;*;ALLOW": true, "GROUP,TOPIC": true, "GROUP;*,*;orders": true,

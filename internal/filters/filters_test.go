@@ -94,12 +94,14 @@ func TestNumbersAndWords(t *testing.T) {
 		t.Error("own is not all")
 	}
 	for _, c := range []struct{ key, value, say string }{
-		{MetadataRefreshInterval, "99", "from 100 up"}, {MetadataRefreshInterval, "30s", "milliseconds"}, {MetadataRefreshInterval, "", "milliseconds"},
+		{MetadataRefreshInterval, "99", "from 100 up"}, {MetadataRefreshInterval, "30s", "milliseconds"},
+		{MetadataRefreshInterval, "", "milliseconds"},
 		{MetadataRefreshInterval, "-100", "from 100 up"}, {MetadataRefreshInterval, "99999999999", "milliseconds"},
 		{ACLsPrune, "ALL", "neither own nor all"}, {ACLsPrune, "true", "neither own nor all"},
 		{ACLsInclude, "TOPIC;a;FETCH", "is no operation"},
 		{TopicsInclude, "a(", "is no RE2 pattern"}, {TopicsExclude, "*", "is no RE2 pattern"}, {GroupsInclude, "(?=a)", "is no RE2 pattern"},
-		{GroupsExclude, "[a,b", `"[a,b" is no RE2 pattern`}, {TopicsInclude, "a)|(?:b", "is no RE2 pattern"}, {TopicsInclude, `a\`, "is no RE2 pattern"},
+		{GroupsExclude, "[a,b", `"[a,b" is no RE2 pattern`}, {TopicsInclude, "a)|(?:b", "is no RE2 pattern"},
+		{TopicsInclude, `a\`, "is no RE2 pattern"},
 	} {
 		_, err := Parse(map[string]string{c.key: c.value})
 		if err == nil || !strings.HasPrefix(err.Error(), c.key+": ") || !strings.Contains(err.Error(), c.say) {
@@ -111,7 +113,8 @@ func TestNumbersAndWords(t *testing.T) {
 func TestSplitPatterns(t *testing.T) {
 	for list, want := range map[string][]string{
 		"": nil, " , ,, ": nil, "a": {"a"}, " a , b ": {"a", "b"},
-		"a{1,2},b": {"a{1,2}", "b"}, "a{1,},b": {"a{1,}", "b"}, "a{,b": {"a{", "b"}, "a{1,b},c": {"a{1", "b}", "c"}, "a},b{1,2}": {"a}", "b{1,2}"},
+		"a{1,2},b": {"a{1,2}", "b"}, "a{1,},b": {"a{1,}", "b"}, "a{,b": {"a{", "b"},
+		"a{1,b},c": {"a{1", "b}", "c"}, "a},b{1,2}": {"a}", "b{1,2}"},
 		"[a,b],c": {"[a,b]", "c"}, "[[,],c": {"[[,]", "c"}, "[],],c": {"[],]", "c"}, "[^],],c": {"[^],]", "c"}, `[\],],c`: {`[\],]`, "c"},
 		"[[:alpha:],],c": {"[[:alpha:],]", "c"}, "[[:,],c": {"[[:,]", "c"}, "],a{1,2}": {"]", "a{1,2}"}, `\[,a`: {`\[`, "a"},
 		`a\,b,c`: {`a\,b`, "c"}, `a\`: {`a\`}, "[a,b": {"[a,b"}, "[^": {"[^"}, "[": {"["},

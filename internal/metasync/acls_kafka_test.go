@@ -261,8 +261,9 @@ func TestACLsOnKafka(t *testing.T) {
 	w.store.broken = nil
 
 	w.round(nil, fmt.Sprintf("changed acls: %d; ", len(ours)))
-	if n, line := strings.Count(w.log.String(), "\n"), `level=INFO msg="ACL created" resource_type=GROUP resource_name=g,h pattern_type=PREFIXED `+
-		`principal="User:CN=a,O=b,C=c" host=10.0.0.1 operation=READ permission=ALLOW`; n != len(ours) || !strings.Contains(w.log.String(), line) {
+	line := `level=INFO msg="ACL created" resource_type=GROUP resource_name=g,h pattern_type=PREFIXED ` +
+		`principal="User:CN=a,O=b,C=c" host=10.0.0.1 operation=READ permission=ALLOW`
+	if n := strings.Count(w.log.String(), "\n"); n != len(ours) || !strings.Contains(w.log.String(), line) {
 		t.Errorf("%d lines in the log, and among them is to be %s", n, line)
 	}
 	w.expect(slices.Concat(w.foreign, ours), ours)
