@@ -125,8 +125,8 @@ func (s *sockets) close() {
 	}
 }
 
-// missingListeners refuses a destination whose real brokers have listeners that the configuration does not: a client that
-// learns of our node ids there would find nobody.
+// missingListeners refuses a destination whose real brokers have listeners that the configuration does not, or another protocol there:
+// a client that learns of our node ids would find nobody, or somebody whom it does not understand.
 func missingListeners(cfg *Config, img *kraft.Image) error {
 	ours := map[string]bool{}
 	for _, l := range cfg.Listeners {
@@ -144,7 +144,7 @@ func missingListeners(cfg *Config, img *kraft.Image) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return wrongProtocols(cfg, img)
 	}
 	slices.Sort(missing)
 	return usageError("the destination's brokers have listeners that kmirror.yaml does not name: "+strings.Join(missing, ", "),

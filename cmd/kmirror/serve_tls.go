@@ -4,10 +4,12 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"kmirror/internal/clientconf"
+	"kmirror/protocol/kraft"
 )
 
 // expiresSoon is how long before its end a certificate is worth a note.
@@ -66,4 +68,43 @@ func certificateNotes(cfg *Config, secure map[string]*tls.Config, now time.Time)
 		}
 	}
 	return notes
+}
+
+// wrongProtocols refuses listeners that speak otherwise than those of the same name at the destination's brokers. Passwords would cross
+// the network in the clear where brokers have TLS and we do not.
+func wrongProtocols(cfg *Config, img *kraft.Image) error {
+	var wrong []string
+	for _, l := range cfg.Listeners {
+		var theirs []string
+		for id, b := range img.Brokers {
+			if slices.Contains(cfg.NodeIDs, id) {
+				continue
+			}
+			for _, e := range b.Endpoints {
+				name := protocolName(e.SecurityProtocol)
+				if e.Name == l.Name && !slices.Contains(theirs, name) {
+					theirs = append(theirs, name)
+				}
+			}
+		}
+		// While brokers are moved from one protocol to another both are right.
+		if len(theirs) > 0 && !slices.Contains(theirs, l.Protocol) {
+			wrong = append(wrong, fmt.Sprintf("listeners.%s.protocol is %s, the destination's brokers have %s there", l.Name, l.Protocol,
+				strings.Join(theirs, " and ")))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return usageError(strings.Join(wrong, "; "), "give the protocol that the brokers have; nothing was registered")
+}
+
+// protocolName is the name of a security protocol that brokers register by its number.
+func protocolName(id int16) string {
+	for name, n := range securityProtocols {
+		if n == id {
+			return name
+		}
+	}
+	return fmt.Sprintf("protocol %d", id)
 }

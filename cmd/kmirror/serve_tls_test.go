@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kmirror/internal/testkafka"
+	"kmirror/protocol/kraft"
 )
 
 // secureConfig is a configuration with one TLS listener that is advertised under a host name.
@@ -77,5 +78,28 @@ func TestUpstreamTLS(t *testing.T) {
 	}
 	if conf, err := (&Config{}).upstreamTLS(); err != nil || conf.RootCAs != nil {
 		t.Errorf("without properties: %+v, %v", conf, err)
+	}
+}
+
+func TestListenersSpeakAsTheBrokersDo(t *testing.T) {
+	cfg := &Config{NodeIDs: []int32{9001}, Listeners: []ListenerConfig{{Name: "A", Protocol: "SASL_PLAINTEXT"}, {Name: "B", Protocol: "PLAINTEXT"}}}
+	for name, c := range map[string]struct {
+		a, b []int16 // protocols that brokers have
+		want string
+	}{
+		"equal": {[]int16{2, 2}, []int16{0, 0}, ""}, "no brokers": {nil, nil, ""}, "on the move": {[]int16{2, 3}, []int16{0, 3}, ""},
+		"other": {[]int16{3, 3}, []int16{0, 0}, "listeners.A.protocol is SASL_PLAINTEXT, the destination's brokers have SASL_SSL there"},
+		"both":  {[]int16{3, 3}, []int16{1, 1}, "listeners.B.protocol is PLAINTEXT, the destination's brokers have SSL there"},
+	} {
+		img := kraft.Empty()
+		img.Brokers = map[int32]*kraft.Broker{9001: {ID: 9001, Endpoints: []kraft.Endpoint{{Name: "A", SecurityProtocol: 1}, {Name: "B", SecurityProtocol: 1}}}}
+		for i := range c.a {
+			id := int32(i + 1)
+			img.Brokers[id] = &kraft.Broker{ID: id, Endpoints: []kraft.Endpoint{{Name: "A", SecurityProtocol: c.a[i]}, {Name: "B", SecurityProtocol: c.b[i]}}}
+		}
+		err := missingListeners(cfg, img)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
