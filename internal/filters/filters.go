@@ -116,6 +116,12 @@ func (f *Filters) Discovers(topic string) bool { return f.topics.has(topic) }
 // TopicExcluded reports whether a topic may not be mirrored, also where it is already.
 func (f *Filters) TopicExcluded(topic string) bool { return matches(f.topics.exclude, topic) }
 
+// InternalTopic reports whether a topic is a cluster's own bookkeeping, which is never mirrored, whatever the patterns say. Brokers name
+// some by a flag of their own.
+func InternalTopic(topic string, flagged bool) bool {
+	return flagged || topic == "__mirror_state" || topic == "__cluster_metadata"
+}
+
 // Group reports whether offsets of a group are synced.
 func (f *Filters) Group(group string) bool { return f.groups.has(group) }
 

@@ -14,6 +14,7 @@ import (
 	"kmirror/internal/admin"
 	"kmirror/internal/clientconf"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/protocol"
 	"kmirror/statemachine"
 )
@@ -159,7 +160,7 @@ func (j *job) grow(ctx context.Context, source kadm.TopicDetails) error {
 func (j *job) discover(ctx context.Context, source kadm.TopicDetails) error {
 	var names []string
 	for name, d := range source {
-		if _, known := j.s.cfg.Store.TopicByName(name); d.Err == nil && !d.IsInternal && !known && j.f.Discovers(name) {
+		if _, known := j.s.cfg.Store.TopicByName(name); d.Err == nil && !known && !filters.InternalTopic(name, d.IsInternal) && j.f.Discovers(name) {
 			names = append(names, name)
 		}
 	}

@@ -163,7 +163,7 @@ func (s *startRun) replication(ctx context.Context) error {
 
 // internal topics are never mirrored: they are the source's own bookkeeping.
 func internal(d kadm.TopicDetail) bool {
-	return d.IsInternal || d.Topic == "__mirror_state" || d.Topic == "__cluster_metadata"
+	return filters.InternalTopic(d.Topic, d.IsInternal)
 }
 
 // topic accepts or refuses one topic.
