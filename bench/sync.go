@@ -97,8 +97,11 @@ func (r syncRun) String() string {
 
 // syncRound has a round begin at once, by properties that change nothing else, and waits for its end.
 func (b *bed) syncRound(ctx context.Context) (r syncRun, err error) {
-	before, err := b.shim.metrics(ctx)
-	if err != nil {
+	var before samples
+	if err := until(ctx, time.Minute, func() (bool, error) { // none is under way that a change of topics has asked for
+		before, err = b.shim.metrics(ctx)
+		return err == nil && before.of("kmirror_sync_age_seconds", "acls") > 2, err
+	}); err != nil {
 		return r, err
 	}
 	b.rounds++
