@@ -1,9 +1,7 @@
 package metasync
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -236,44 +234,3 @@ func (o *offsetSync) report(source, destination int) {
 	log("offsets synced", "kind", kind, "groups", source, "at_destination", destination, "written", o.written,
 		"active", len(o.active), "requests", o.requests.Load())
 }
-
-// failures collects the errors of a round. One group's do not keep the others from being synced.
-type failures struct {
-	mu   sync.Mutex
-	errs []error
-}
-
-func (f *failures) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.errs = append(f.errs, err)
-}
-
-// err returns all errors as one, nil without any.
-func (f *failures) err() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.errs) == 0 {
-		return nil
-	}
-	slices.SortFunc(f.errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
-	return &manyErrors{f.errs}
-}
-
-// manyErrors says the first of many errors and how many there are: the text is logged and shown.
-type manyErrors struct{ errs []error }
-
-func (m *manyErrors) Error() string {
-	const longest = 500
-	text := m.errs[0].Error()
-	if len(text) > longest {
-		text = text[:longest]
-	}
-	if n := len(m.errs) - 1; n > 0 {
-		text = fmt.Sprintf("%s (and %d more)", text, n)
-	}
-	return text
-}
-
-// Unwrap returns all of them.
-func (m *manyErrors) Unwrap() []error { return m.errs }

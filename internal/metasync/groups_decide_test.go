@@ -1,10 +1,7 @@
 package metasync
 
 import (
-	"errors"
-	"fmt"
 	"maps"
-	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -144,24 +141,5 @@ func TestListed(t *testing.T) {
 		if c.l.share() != c.share || c.l.idle() != c.idle {
 			t.Errorf("%+v: share %v, idle %v", c.l, c.l.share(), c.l.idle())
 		}
-	}
-}
-
-func TestFailures(t *testing.T) {
-	var f failures
-	if f.err() != nil {
-		t.Error("an error of none")
-	}
-	last := errors.New("a is first")
-	for i := range 40 {
-		f.add(fmt.Errorf("group %d %s", i, strings.Repeat("x", 1000)))
-	}
-	f.add(last)
-	err := f.err()
-	if got := err.Error(); got != "a is first (and 40 more)" {
-		t.Errorf("text: %q", got)
-	}
-	if !errors.Is(err, last) {
-		t.Error("errors are not found in it")
 	}
 }

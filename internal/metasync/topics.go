@@ -30,9 +30,8 @@ func (j *job) topics(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list topics of the source: %w", err)
 	}
-	errs := []error{j.ends(ctx, source)}
-	errs = append(errs, j.loops(ctx, source), j.grow(ctx, source), j.discover(ctx, source))
-	return errors.Join(errs...)
+	// In this order: what has ended does not grow, nor does what goes round in a loop.
+	return errors.Join(j.ends(ctx, source), j.loops(ctx, source), j.grow(ctx, source), j.discover(ctx, source))
 }
 
 // ends stops topics that are not to be mirrored any more. What they hold stays.
@@ -182,15 +181,4 @@ func (j *job) discover(ctx context.Context, source kadm.TopicDetails) error {
 		j.log.Info("topic discovered and started", "topic", r.Topic)
 	}
 	return bounded(errs)
-}
-
-// boundedTo is how many errors of a kind are told in words.
-const boundedTo = 5
-
-// bounded makes one error of several, of bounded length.
-func bounded(errs []error) error {
-	if len(errs) <= boundedTo {
-		return errors.Join(errs...)
-	}
-	return errors.Join(append(slices.Clone(errs[:boundedTo]), fmt.Errorf("and %d more", len(errs)-boundedTo))...)
 }

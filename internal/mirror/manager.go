@@ -327,13 +327,17 @@ func (m *Manager) isStopped(id protocol.UUID) bool {
 	return stopped != nil && (*stopped)[id]
 }
 
-// joinErrors makes one error of a map of them, nil when there are none.
+// joinErrors makes one error of a map of them, nil when there are none. It is the first by its text: an error whose text differs from
+// the last one's is logged again.
 func joinErrors[K comparable](what string, errs map[K]error) error {
 	n, first := 0, error(nil)
 	for k, err := range errs {
-		if err != nil {
-			n++
-			first = fmt.Errorf("%s %v: %w", what, k, err)
+		if err == nil {
+			continue
+		}
+		n++
+		if named := fmt.Errorf("%s %v: %w", what, k, err); first == nil || named.Error() < first.Error() {
+			first = named
 		}
 	}
 	if n > 1 {

@@ -138,7 +138,11 @@ func (m *Manager) SyncConfigs(ctx context.Context, changes []metasync.ConfigChan
 		})
 	}
 	_ = g.Wait()
-	return errors.Join(errs...)
+	failed := make(map[string]error, len(changes))
+	for i, c := range changes {
+		failed[c.Topic.Name] = errs[i]
+	}
+	return joinErrors("topic", failed)
 }
 
 // lockConfig reports whether a config is one of the two that the lock overwrites.
@@ -160,8 +164,8 @@ func (m *Manager) setConfigs(ctx context.Context, c metasync.ConfigChange) error
 		return err
 	}
 	var errs []error
-	for k, v := range set {
-		errs = append(errs, m.cfg.Destination.SetTopicConfigs(ctx, c.Topic.Name, map[string]string{k: v}, nil))
+	for _, k := range slices.Sorted(maps.Keys(set)) {
+		errs = append(errs, m.cfg.Destination.SetTopicConfigs(ctx, c.Topic.Name, map[string]string{k: set[k]}, nil))
 	}
 	for _, k := range remove {
 		errs = append(errs, m.cfg.Destination.SetTopicConfigs(ctx, c.Topic.Name, nil, []string{k}))
