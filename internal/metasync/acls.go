@@ -23,24 +23,24 @@ import (
 // Two mirrors into one destination touch only what each of them remembers. Of an ACL that both sources have the second mirror finds that
 // it is there already; when the source of the first drops it, the first deletes it, and the second creates it again in its next round.
 func (j *job) acls(ctx context.Context) error {
-	var lists [2][]coordinator.ACL
-	for i, side := range []aclSide{{"source", j.srcClient}, {"destination", j.dstClient}} {
-		list, unknown, err := side.describe(ctx)
-		switch {
-		case errors.Is(err, errNoAuthorizer):
-			j.skipped(ACLs, "no_authorizer", 1)
-			return nil
-		case err != nil:
-			return err
-		case i == 0 && len(list) == 0:
-			j.skipped(ACLs, "empty_source", 1)
-			return nil
-		case i == 0:
-			j.skipped(ACLs, "unsupported", unknown)
-		}
-		lists[i] = list
+	source, unsynced, err := describeACLs(ctx, j.srcClient, "source")
+	if err == nil && len(source) == 0 {
+		j.skipped(ACLs, "empty_source", 1)
+		return nil
 	}
-	plan := planACLs(lists[0], lists[1], j.s.cfg.Store.ACLs(j.def.Name), j.f.ACL, j.f.PruneAll)
+	var destination []coordinator.ACL
+	if err == nil {
+		j.skipped(ACLs, "unsupported", unsynced)
+		destination, _, err = describeACLs(ctx, j.dstClient, "destination")
+	}
+	switch {
+	case errors.Is(err, errNoAuthorizer):
+		j.skipped(ACLs, "no_authorizer", 1)
+		return nil
+	case err != nil:
+		return err
+	}
+	plan := planACLs(source, destination, j.s.cfg.Store.ACLs(j.def.Name), j.f.ACL, j.f.PruneAll)
 	return errors.Join(j.createACLs(ctx, plan.create), j.deleteACLs(ctx, plan.drop, "the source has it no more"),
 		j.deleteACLs(ctx, plan.prune, "the source does not have it, and mirror.acls.prune is all"))
 }
@@ -49,7 +49,7 @@ func (j *job) acls(ctx context.Context) error {
 type aclPlan struct {
 	// create are those that the destination lacks.
 	create []coordinator.ACL
-	// drop are remembered ones that are not wanted any more. They are deleted wherever the destination lists them or not: the broker that
+	// drop are remembered ones that are not wanted any more. They are deleted whether the destination lists them or not: the broker that
 	// was asked may lag behind.
 	drop []coordinator.ACL
 	// prune are those of others that are deleted with mirror.acls.prune=all.
@@ -114,15 +114,15 @@ func (j *job) createACLs(ctx context.Context, acls []coordinator.ACL) error {
 		}
 		var refused []coordinator.ACL
 		for i, acl := range batch {
-			switch err := results[i]; {
-			case err == nil:
+			err := results[i]
+			if err == nil {
 				j.logACL("ACL created", acl)
 				j.changed(ACLs, 1)
-			default:
-				errs = append(errs, fmt.Errorf("create ACL %s: %w", acl, err))
-				if final(err) {
-					refused = append(refused, acl)
-				}
+				continue
+			}
+			errs = append(errs, fmt.Errorf("create ACL %s: %w", acl, err))
+			if final(err) {
+				refused = append(refused, acl)
 			}
 		}
 		if err := j.s.cfg.Store.DeleteACLs(ctx, j.def.Name, refused...); err != nil {
@@ -181,7 +181,7 @@ func batches(acls []coordinator.ACL) iter.Seq[[]coordinator.ACL] {
 
 // unauthorised reports whether the next batch would be refused as well.
 func unauthorised(errs []error) bool {
-	return errors.Is(errors.Join(errs...), kerr.ClusterAuthorizationFailed)
+	return slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, kerr.ClusterAuthorizationFailed) })
 }
 
 // logACL is the line of the log about one change.

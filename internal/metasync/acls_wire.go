@@ -13,38 +13,27 @@ import (
 	"kmirror/internal/filters"
 )
 
-// aclBatch bounds the ACLs of one request; a controller takes at most 10000 changes at once.
+// aclBatch bounds the ACLs of one request; a controller takes at most 10 000 changes at once.
 const aclBatch = 500
-
-// The codes of a filter that matches everything, and of a pattern's type in it.
-const (
-	aclAny        = 1
-	aclAnyPattern = kmsg.ACLResourcePatternType(1)
-)
 
 // errNoAuthorizer: the cluster has no ACLs at all.
 var errNoAuthorizer = errors.New("no authorizer is configured")
 
-// aclSide is a cluster whose ACLs are asked for.
-type aclSide struct {
-	name   string
-	client *kgo.Client
-}
-
-// describe returns all ACLs of a cluster, and how many there are besides that kmirror does not sync: CLUSTER_MIRROR's, and those with
-// types and operations that it does not know.
-func (s aclSide) describe(ctx context.Context) (acls []coordinator.ACL, unknown int, err error) {
+// describeACLs returns all ACLs of a cluster, and how many there are besides that kmirror does not sync: CLUSTER_MIRROR's, and those with
+// types and operations that it does not know. side names the cluster in errors.
+func describeACLs(ctx context.Context, client *kgo.Client, side string) (acls []coordinator.ACL, unsynced int, err error) {
 	req := kmsg.NewPtrDescribeACLsRequest()
-	req.ResourceType, req.ResourcePatternType, req.Operation, req.PermissionType = aclAny, aclAnyPattern, aclAny, aclAny
-	resp, err := req.RequestWith(ctx, s.client)
+	req.ResourceType, req.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
+	req.Operation, req.PermissionType = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny
+	resp, err := req.RequestWith(ctx, client)
 	if err != nil {
-		return nil, 0, fmt.Errorf("ACLs of the %s: %w", s.name, err)
+		return nil, 0, fmt.Errorf("ACLs of the %s: %w", side, err)
 	}
-	switch err := aclError(resp.ErrorCode, resp.ErrorMessage, "DESCRIBE", s.name); {
+	switch err := aclError(resp.ErrorCode, resp.ErrorMessage, "DESCRIBE", side); {
 	case errors.Is(err, kerr.SecurityDisabled):
 		return nil, 0, errNoAuthorizer
 	case err != nil:
-		return nil, 0, fmt.Errorf("ACLs of the %s: %w", s.name, err)
+		return nil, 0, fmt.Errorf("ACLs of the %s: %w", side, err)
 	}
 	for _, r := range resp.Resources {
 		for _, e := range r.ACLs {
@@ -54,13 +43,13 @@ func (s aclSide) describe(ctx context.Context) (acls []coordinator.ACL, unknown 
 				Operation: word(filters.Operations, e.Operation), Permission: word(filters.Permissions, e.PermissionType),
 			}
 			if a.ResourceType == "" || a.PatternType == "" || a.Operation == "" || a.Permission == "" {
-				unknown++
+				unsynced++
 				continue
 			}
 			acls = append(acls, a)
 		}
 	}
-	return acls, unknown, nil
+	return acls, unsynced, nil
 }
 
 // createACLs returns an error or nil for each ACL. Those that are there already are no error.
@@ -137,7 +126,7 @@ func aclError(code int16, message *string, right, side string) error {
 	return err
 }
 
-// final reports whether a request was refused, so that nothing of it can have been done.
+// final reports whether a broker has refused a change, so that it was not made and is not to be expected any more.
 func final(err error) bool {
 	return !kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownServerError)
 }
