@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/wait"
 )
 
 const (
@@ -122,7 +124,7 @@ func (s *sender) close() {
 // ends; then nobody knows whether the batch is, or will be, in the log.
 func (s *sender) send(ctx context.Context, partition int32, batch []byte) (int64, error) {
 	var last error
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for back := 20 * time.Millisecond; ; back = min(2*back, time.Second) {
 		offset, err := s.once(ctx, partition, batch)
 		if err == nil || !again(err) {
 			return offset, err
@@ -131,7 +133,7 @@ func (s *sender) send(ctx context.Context, partition int32, batch []byte) (int64
 			last = err
 			s.log.Debug("writing is held up, trying again", "partition", partition, "err", err)
 		}
-		if !pause(ctx, wait) {
+		if !pause(ctx, back) {
 			return 0, errors.Join(ctx.Err(), last)
 		}
 		s.forget(partition)
@@ -290,13 +292,4 @@ func (s *sender) forget(partition int32) {
 }
 
 // pause waits about d; false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(jitter(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func pause(ctx context.Context, d time.Duration) bool { return wait.For(ctx, jitter(d)) }

@@ -48,6 +48,7 @@ type topicJSON struct {
 	Drain         bool              `json:"drain,omitempty"`
 	Regrow        bool              `json:"regrow,omitempty"`
 	GroupsDone    bool              `json:"groups_done,omitempty"`
+	Ended         bool              `json:"ended,omitempty"`
 	Note          string            `json:"note,omitempty"`
 }
 
@@ -109,7 +110,7 @@ func topicRecord(t Topic, n int32) (record, error) {
 	b, err := marshal(topicJSON{
 		Name: t.Name, SourceTopicID: t.SourceTopicID.String(), Desired: t.Desired.String(), Overwrite: t.Overwrite,
 		Partitions: t.Partitions, Replicas: t.Replicas, TrueConfigs: t.TrueConfigs, Started: t.Started.UTC(),
-		MinISR: t.MinISR, Align: t.Align, Drain: t.Drain, Regrow: t.Regrow, GroupsDone: t.GroupsDone, Note: t.Note,
+		MinISR: t.MinISR, Align: t.Align, Drain: t.Drain, Regrow: t.Regrow, GroupsDone: t.GroupsDone, Ended: t.Ended, Note: t.Note,
 	})
 	return newRecord(topicKey(t), &kip1279.JSONValue{JSON: b}, n), err
 }
@@ -216,7 +217,7 @@ func decodeTopic(k kip1279.StateKey, v *kip1279.JSONValue) (Topic, error) {
 	return Topic{
 		Mirror: k.Mirror, Name: j.Name, TopicID: k.TopicID, SourceTopicID: source, Desired: desired, Overwrite: j.Overwrite,
 		Partitions: j.Partitions, Replicas: j.Replicas, TrueConfigs: j.TrueConfigs, Started: j.Started,
-		MinISR: j.MinISR, Align: j.Align, Drain: j.Drain, Regrow: j.Regrow, GroupsDone: j.GroupsDone, Note: j.Note,
+		MinISR: j.MinISR, Align: j.Align, Drain: j.Drain, Regrow: j.Regrow, GroupsDone: j.GroupsDone, Ended: j.Ended, Note: j.Note,
 	}, nil
 }
 

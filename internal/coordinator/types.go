@@ -45,6 +45,9 @@ type Topic struct {
 	// GroupsDone: the offsets of the source's groups were synced for the last time, after the drain of a promote. Its topics are not
 	// unlocked before.
 	GroupsDone bool
+	// Ended: kmirror stopped the topic by itself, since the source has it no more or the mirror leaves it out. No operator wanted
+	// mirroring to end.
+	Ended bool
 	// Note says why kmirror stopped the topic by itself, or what a stop could not do; empty after an operator's start.
 	Note string
 }

@@ -113,6 +113,9 @@ func Parse(config map[string]string) (*Filters, error) {
 // Discovers reports whether a topic of the source is to be mirrored without having been started by anybody.
 func (f *Filters) Discovers(topic string) bool { return f.topics.has(topic) }
 
+// DiscoversAny reports whether any topic is to be mirrored without having been started.
+func (f *Filters) DiscoversAny() bool { return len(f.topics.include) > 0 }
+
 // TopicExcluded reports whether a topic may not be mirrored, also where it is already.
 func (f *Filters) TopicExcluded(topic string) bool { return matches(f.topics.exclude, topic) }
 

@@ -194,6 +194,13 @@ func (s *Syncer) Status(mirror string) map[string]Status {
 	return out
 }
 
+// forget drops what is known of a mirror's rounds: there are none any more, so they can't be late either.
+func (s *Syncer) forget(mirror string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.statuses[mirror])
+}
+
 // note takes in how one kind went.
 func (s *Syncer) note(mirror, kind string, err error) {
 	s.mu.Lock()

@@ -79,6 +79,11 @@ func (w *worker) look(ctx context.Context) time.Duration {
 		w.s.note(w.name, Cluster, err)
 		return time.Second
 	}
+	if !w.active(f) {
+		w.began, w.saw = time.Time{}, 0 // the first round of what is started next is due at once
+		w.s.forget(w.name)
+		return time.Second
+	}
 	due := w.began.Add(f.Refresh)
 	if saw := w.signature(def); saw != w.saw && due.After(w.ended.Add(settle)) {
 		due = w.ended.Add(settle)
@@ -90,6 +95,23 @@ func (w *worker) look(ctx context.Context) time.Duration {
 	w.round(ctx, def, f)
 	w.ended = time.Now()
 	return 0
+}
+
+// active reports whether there is anything to sync. Before its first topic a mirror needs no connection to its source unless it is to
+// discover some. After an operator has stopped all of them, clients go on at the destination: what becomes of the source then, its
+// ACLs or topics going away with it, is nothing to them.
+func (w *worker) active(f *filters.Filters) bool {
+	none, ended := true, true
+	for _, t := range w.s.cfg.Store.Topics() {
+		if now, ok := w.s.cfg.Store.TopicByName(t.Name); !ok || now.TopicID != t.TopicID || now.Mirror != w.name || t.Mirror != w.name {
+			continue
+		}
+		if t.Desired != statemachine.Stopped {
+			return true
+		}
+		none, ended = false, ended && t.Ended
+	}
+	return f.DiscoversAny() && (none || ended)
 }
 
 // round syncs everything once. It ends early when a promote waits for the last sync of its groups.

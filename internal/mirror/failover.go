@@ -63,7 +63,7 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 		if t.Desired == statemachine.Stopped && req.Drain {
 			continue // it stops already, and does not wait
 		}
-		t.Desired, t.Drain, t.Regrow, t.GroupsDone, t.Note = statemachine.Stopped, req.Drain, true, false, ""
+		t.Desired, t.Drain, t.Regrow, t.GroupsDone, t.Ended, t.Note = statemachine.Stopped, req.Drain, true, false, false, ""
 		put, putAt = append(put, t), append(putAt, i)
 	}
 	if len(put) > 0 {

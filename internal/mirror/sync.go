@@ -60,7 +60,7 @@ func (m *Manager) EndTopics(ctx context.Context, mirror string, reasons map[stri
 		if !ok || t.Mirror != mirror || t.Desired == statemachine.Stopped {
 			continue
 		}
-		t.Desired, t.Drain, t.Regrow, t.Note = statemachine.Stopped, false, true, why
+		t.Desired, t.Drain, t.Regrow, t.Ended, t.Note = statemachine.Stopped, false, true, true, why
 		put = append(put, t)
 		m.log.Warn("mirroring of a topic is stopped", "mirror", mirror, "topic", name, "reason", why)
 	}
