@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 )
 
@@ -87,14 +88,14 @@ func (f *fetcher) run(ctx context.Context) {
 				f.targets[i].failed(fmt.Errorf("fetch from source broker %d: %w", f.key.broker, err), now)
 			}
 			f.m.kickRefresh()
-			if !wait(ctx, backoff(f.fails)) {
+			if !wait.For(ctx, backoff(f.fails)) {
 				return
 			}
 			continue
 		}
 		f.fails = 0
 		n := f.handle(resp, now)
-		if d := f.m.pace(n, now); d > 0 && !wait(ctx, d) {
+		if d := f.m.pace(n, now); d > 0 && !wait.For(ctx, d) {
 			return
 		}
 	}

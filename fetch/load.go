@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 )
 
@@ -56,7 +57,7 @@ func (m *mirror) runLoad(ctx context.Context) {
 				ok := m.finishLoads(ctx, broker, ls)
 				if !ok {
 					m.kickRefresh()
-					wait(ctx, backoff(n))
+					wait.For(ctx, backoff(n))
 				}
 				select {
 				case ended <- result{broker, ok}:

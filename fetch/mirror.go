@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 )
 
@@ -170,18 +171,6 @@ func kick(c chan struct{}) {
 	}
 }
 
-// wait sleeps unless ctx ends first, which it reports.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // runRefresh is the only one that asks the source for metadata, so that there is one request in flight however many
 // partitions want one (sarama #782). Between two requests lies a growing wait while they don't bring what is wanted.
 func (m *mirror) runRefresh(ctx context.Context) {
@@ -206,7 +195,7 @@ func (m *mirror) runRefresh(ctx context.Context) {
 			m.kickRefresh()
 		}
 		// Good answers also keep a distance, in case those who ask are not helped by them.
-		if !wait(ctx, backoff(max(fails, 1))) {
+		if !wait.For(ctx, backoff(max(fails, 1))) {
 			return
 		}
 	}

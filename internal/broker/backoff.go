@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"kmirror/internal/wait"
 )
 
 // backoff grows by doubling from min to max; each wait is jittered down by up to half, so that many don't go in step.
@@ -23,12 +25,8 @@ func (b *backoff) wait(ctx context.Context) error { return pause(ctx, b.next()) 
 
 // pause blocks for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !wait.For(ctx, d) {
 		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

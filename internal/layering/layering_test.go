@@ -20,8 +20,9 @@ var rules = map[string][]string{
 	"statemachine":       nil,
 	"records":            {"protocol"},
 	"internal/replica":   {"protocol"}, // the types that fetch and internal/mirror, which must not know each other, share
-	"fetch":              {"records", "protocol", "internal/replica"},
+	"fetch":              {"records", "protocol", "internal/replica", "internal/wait"},
 	"internal/quiet":     nil, // a logger
+	"internal/wait":      nil, // a timer
 	"proxy":              {"fetch", "records", "protocol", "internal/replica", "internal/quiet"},
 	"internal":           {"protocol", "records", "statemachine", "internal"},
 	"internal/testkafka": {"protocol"},

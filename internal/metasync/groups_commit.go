@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 )
 
@@ -97,7 +98,7 @@ func (o *offsetSync) coordinators(ctx context.Context, groups ...string) map[str
 func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, flow flow, at seat) (err error) {
 	for try := range writeTries {
 		if try > 0 {
-			if !pause(ctx, writePause) {
+			if !wait.For(ctx, writePause) {
 				return err
 			}
 			at = o.coordinators(ctx, group)[group]
@@ -218,16 +219,4 @@ func (o *offsetSync) count(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f()
-}
-
-// pause waits and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
