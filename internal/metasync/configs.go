@@ -50,7 +50,7 @@ func (j *job) configs(ctx context.Context) error {
 		return bounded(errs)
 	}
 	for _, c := range changes {
-		j.log.Info("configs changed", "topic", c.Topic.Name, "set", c.Set, "removed", c.Remove)
+		j.log.Info("configs differ from the source's, changing them", "topic", c.Topic.Name, "set", c.Set, "remove", c.Remove)
 	}
 	if err := j.s.cfg.Mirrors.SyncConfigs(ctx, changes); err != nil {
 		return errors.Join(bounded(errs), err)

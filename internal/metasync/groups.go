@@ -89,9 +89,13 @@ type offsetSync struct {
 	// lowered are the commits without a source's that are set back, with where they stood.
 	lowered map[groupPartition]int64
 
-	mu                        sync.Mutex
-	unsupported               bool
-	active                    map[string]bool
+	mu sync.Mutex
+	// unsupported: one of the clusters has no groups of this kind.
+	unsupported bool
+	// active are groups of the source that are left alone since they have members at the destination.
+	active map[string]bool
+	// written counts offsets, foreign groups whose id is of another type at the destination, stopped writes of which a part or all was
+	// held back since its topic was stopped or paused meanwhile.
 	written, stopped, foreign int
 }
 

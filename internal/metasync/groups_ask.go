@@ -30,7 +30,8 @@ const (
 // ask sends a request that the client splits by broker, and hands the answers to take one by one. What fails goes to failed with the
 // part of the request that it was.
 func (o *offsetSync) ask(
-	ctx context.Context, cl *kgo.Client, req kmsg.Request, take func(kmsg.Response), failed func(part kmsg.Request, broker int32, err error),
+	ctx context.Context, cl *kgo.Client, req kmsg.Request, take func(kmsg.Response),
+	failed func(part kmsg.Request, broker int32, err error),
 ) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -87,6 +88,7 @@ func (a *answers) fail(group string, err error) {
 	a.failed[group] = err
 }
 
+// errNoAnswer: a broker left out what it was asked about.
 var errNoAnswer = errors.New("no answer")
 
 // read asks what groups have committed for the partitions of flow. Groups whose answer is not known are missing in what it returns;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,11 +60,7 @@ func (o *offsetSync) writeAll(ctx context.Context, writes map[string]commits, fl
 	if len(writes) == 0 {
 		return
 	}
-	names := make([]string, 0, len(writes))
-	for name := range writes {
-		names = append(names, name)
-	}
-	found := o.coordinators(ctx, names...)
+	found := o.coordinators(ctx, slices.Collect(maps.Keys(writes))...)
 	var work errgroup.Group
 	work.SetLimit(writesAtOnce)
 	for name, put := range writes {
@@ -170,7 +167,8 @@ func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicP
 func (o *offsetSync) note(group string, tp protocol.TopicPartition, c commit) {
 	log := o.j.log.With("kind", o.flavor.kind, "group", group, "partition", tp.String(), "offset", c.offset, "epoch", c.epoch)
 	if from, ok := o.lowered[groupPartition{group, tp}]; ok {
-		log.Info("group stood where the destination's log does not reach any more, and the source has no offset of it: set back", "from", from)
+		log.Info("group stood where the destination's log does not reach any more, and the source has no offset of it: set back",
+			"from", from)
 		return
 	}
 	log.Debug("offset synced")

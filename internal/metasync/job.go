@@ -30,10 +30,10 @@ type job struct {
 	last []coordinator.Topic
 }
 
-// ErrWrongCluster: the source is not the cluster that the mirror was made for. Nothing of such a mirror is synced.
-var ErrWrongCluster = errors.New("the source is another cluster")
+// errWrongCluster: the source is not the cluster that the mirror was made for. Nothing of such a mirror is synced.
+var errWrongCluster = errors.New("the source is another cluster")
 
-// job makes sure that the source is the cluster that it should be, before anything else is asked of it.
+// job begins a round. It makes sure that the source is the cluster that it should be, before anything else is asked of it.
 func (w *worker) job(ctx context.Context, def coordinator.Mirror, f *filters.Filters) (*job, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
@@ -43,10 +43,10 @@ func (w *worker) job(ctx context.Context, def coordinator.Mirror, f *filters.Fil
 	case err != nil:
 		return nil, fmt.Errorf("the source does not answer: %w", err)
 	case id != def.SourceClusterID:
-		return nil, fmt.Errorf("%w: mirror %s was made for %s, bootstrap.servers lead to %s; nothing is synced until they lead back (kmirror alter)",
-			ErrWrongCluster, w.name, def.SourceClusterID, id)
+		return nil, fmt.Errorf("%w: mirror %s was made for %s, bootstrap.servers lead to %s; nothing is synced until they lead back "+
+			"(kmirror alter)", errWrongCluster, w.name, def.SourceClusterID, id)
 	case id == w.s.cfg.Destination.ClusterID():
-		return nil, fmt.Errorf("%w: it is the destination itself", ErrWrongCluster)
+		return nil, fmt.Errorf("%w: it is the destination itself; delete the mirror", errWrongCluster)
 	}
 	if j.srcClient, err = w.s.cfg.Mirrors.SourceClient(w.name); err != nil {
 		return nil, err
@@ -58,25 +58,26 @@ func (w *worker) job(ctx context.Context, def coordinator.Mirror, f *filters.Fil
 	return j, nil
 }
 
-// changed counts changes that were made at the destination, skipped what was left out and why.
+// changed counts changes that were made at the destination.
 func (j *job) changed(kind string, n int) {
 	if n > 0 {
 		j.s.cfg.Observer.SyncChanged(j.def.Name, kind, n)
 	}
 }
 
+// skipped counts what was left out. reason is one of a few fixed words: it is a label of a metric.
 func (j *job) skipped(kind, reason string, n int) {
 	if n > 0 {
 		j.s.cfg.Observer.SyncSkipped(j.def.Name, kind, reason, n)
 	}
 }
 
-// known returns all topics of the mirror as they are stored now, by name. Topics that another mirror has taken over are not among them.
+// known returns all topics of the mirror that exist at the destination, as they are stored now, by name.
 func (j *job) known() map[string]coordinator.Topic {
 	out := map[string]coordinator.Topic{}
-	for _, t := range j.s.cfg.Store.Topics() {
-		if now, ok := j.s.cfg.Store.TopicByName(t.Name); ok && now.Mirror == j.def.Name && !now.TopicID.IsZero() {
-			out[t.Name] = now
+	for _, t := range j.s.topics(j.def.Name) {
+		if !t.TopicID.IsZero() {
+			out[t.Name] = t
 		}
 	}
 	return out

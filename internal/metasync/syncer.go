@@ -108,7 +108,7 @@ func New(cfg Config) (*Syncer, error) {
 	return &Syncer{cfg: cfg, log: cfg.Log, statuses: map[string]map[string]Status{}}, nil
 }
 
-// ownersAfter is how often it is looked whether other mirrors are coordinated by this process.
+// ownersAfter is after which time it is looked again which mirrors this process coordinates, when nothing is stored meanwhile.
 const ownersAfter = time.Second
 
 // Run works until ctx ends.
@@ -158,7 +158,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// Kinds are what is synced, in the order of a round. Cluster stands for the check of the source's identity, which comes first.
+// What is synced. Cluster stands for the check of the source's identity, which comes first.
 const (
 	Cluster     = "cluster"
 	Topics      = "topics"
@@ -168,7 +168,7 @@ const (
 	ACLs        = "acls"
 )
 
-// Kinds are all kinds, in the order of a round.
+// Kinds are all of them, in the order of a round.
 var Kinds = []string{Cluster, Topics, Configs, Groups, ShareGroups, ACLs}
 
 // Status is how the sync of one kind stands.

@@ -51,7 +51,8 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 			missing = append(missing, t)
 		case remade(t, d):
 			if j.w.gone[t.TopicID]++; j.w.gone[t.TopicID] >= goneRounds {
-				reasons[name] = fmt.Sprintf("the source's topic was deleted and made anew: its id was %s, is %s now", t.SourceTopicID, protocol.UUID(d.ID))
+				reasons[name] = fmt.Sprintf("the source's topic was deleted and made anew: its id was %s, is %s now", t.SourceTopicID,
+					protocol.UUID(d.ID))
 			}
 		default:
 			delete(j.w.gone, t.TopicID)
@@ -159,7 +160,10 @@ func (j *job) grow(ctx context.Context, source kadm.TopicDetails) error {
 func (j *job) discover(ctx context.Context, source kadm.TopicDetails) error {
 	var names []string
 	for name, d := range source {
-		if _, known := j.s.cfg.Store.TopicByName(name); d.Err == nil && !known && !filters.InternalTopic(name, d.IsInternal) && j.f.Discovers(name) {
+		if d.Err != nil || filters.InternalTopic(name, d.IsInternal) || !j.f.Discovers(name) {
+			continue
+		}
+		if _, known := j.s.cfg.Store.TopicByName(name); !known {
 			names = append(names, name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 const (
 	// settle is the least time between two rounds that a change of the mirror's topics asks for.
 	settle = 500 * time.Millisecond
+	// lookAgain is after which time a mirror is looked at again of which nothing is to be synced, or whose last sync did not succeed.
+	lookAgain = time.Second
 	// stepLimit bounds one kind of one round.
 	stepLimit = 60 * time.Second
 	// finalLimit is how long the last sync of groups is tried before a promote goes on without it.
@@ -29,9 +32,9 @@ type worker struct {
 	// began is when the last round began, ended when it was over, saw what it was about.
 	began, ended time.Time
 	saw          uint64
-	// gone counts the rounds in which a topic was missing at the source.
+	// gone counts the rounds in a row in which a topic was missing at the source, or another one had its name there.
 	gone map[protocol.UUID]int
-	// looping are topics that the source mirrors from the destination, by the last look.
+	// looping are topics that the source mirrors from the destination, by the last look, with how that stands.
 	looping map[string]string
 	// finalSince is when the last sync of groups was tried first.
 	finalSince time.Time
@@ -66,23 +69,23 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) look(ctx context.Context) time.Duration {
 	def, ok := w.s.cfg.Store.Mirror(w.name)
 	if !ok {
-		return time.Second
+		return lookAgain
 	}
 	if final := w.final(); len(final) > 0 {
 		if !w.lastSync(ctx, def, final) {
-			return time.Second
+			return lookAgain
 		}
 	}
 	w.finalSince = time.Time{}
 	f, err := filters.Parse(def.Config)
 	if err != nil { // alter and create refuse it, so an older version has stored it
 		w.s.note(w.name, Cluster, err)
-		return time.Second
+		return lookAgain
 	}
 	if !w.active(f) {
 		w.began, w.saw = time.Time{}, 0 // the first round of what is started next is due at once
 		w.s.forget(w.name)
-		return time.Second
+		return lookAgain
 	}
 	due := w.began.Add(f.Refresh)
 	if saw := w.signature(def); saw != w.saw && due.After(w.ended.Add(settle)) {
@@ -102,10 +105,7 @@ func (w *worker) look(ctx context.Context) time.Duration {
 // ACLs or topics going away with it, is nothing to them.
 func (w *worker) active(f *filters.Filters) bool {
 	none, ended := true, true
-	for _, t := range w.s.cfg.Store.Topics() {
-		if now, ok := w.s.cfg.Store.TopicByName(t.Name); !ok || now.TopicID != t.TopicID || now.Mirror != w.name || t.Mirror != w.name {
-			continue
-		}
+	for _, t := range w.s.topics(w.name) {
 		if t.Desired != statemachine.Stopped {
 			return true
 		}
@@ -150,17 +150,15 @@ func (w *worker) step(ctx context.Context, kind string, do func(context.Context)
 // the lock is still on.
 func (w *worker) final() []coordinator.Topic {
 	var out []coordinator.Topic
-	for _, t := range w.s.cfg.Store.Topics() {
-		if now, ok := w.s.cfg.Store.TopicByName(t.Name); !ok || now.TopicID != t.TopicID || now.Mirror != w.name || t.Mirror != w.name {
-			continue
-		}
+	for _, t := range w.s.topics(w.name) {
 		if !t.Drain || t.GroupsDone || t.Desired != statemachine.Stopped {
 			continue
 		}
 		tailed := true
 		for p := range t.Partitions {
 			st, ok := w.s.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: p})
-			tailed = tailed && ok && (st.State == statemachine.Stopping && st.Stop >= statemachine.StopTailed || st.State == statemachine.Stopped)
+			tailed = tailed && ok &&
+				(st.State == statemachine.Stopping && st.Stop >= statemachine.StopTailed || st.State == statemachine.Stopped)
 		}
 		if tailed {
 			out = append(out, t)
@@ -211,12 +209,7 @@ func (w *worker) trySync(ctx context.Context, def coordinator.Mirror, topics []c
 // signature is different when the mirror has other properties or topics, or when other topics mirror: then a round is due at once.
 func (w *worker) signature(def coordinator.Mirror) uint64 {
 	h := fnv.New64a()
-	keys := make([]string, 0, len(def.Config))
-	for k := range def.Config {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(def.Config)) {
 		fmt.Fprintf(h, "%q=%q;", k, def.Config[k])
 	}
 	for _, t := range w.s.cfg.Store.Topics() {
@@ -232,6 +225,17 @@ func (w *worker) signature(def coordinator.Mirror) uint64 {
 		fmt.Fprintf(h, "%s %s %d %d %d;", t.TopicID, t.Desired, t.Started.UnixNano(), t.Partitions, mirroring)
 	}
 	return h.Sum64()
+}
+
+// topics returns what is stored of a mirror's topics, the newest of each name. Those that another mirror has taken over are not among
+// them.
+func (s *Syncer) topics(mirror string) (own []coordinator.Topic) {
+	for _, t := range s.cfg.Store.Topics() {
+		if now, ok := s.cfg.Store.TopicByName(t.Name); ok && now.TopicID == t.TopicID && now.Mirror == mirror && t.Mirror == mirror {
+			own = append(own, now)
+		}
+	}
+	return own
 }
 
 // mirroring reports whether a partition's log is aligned with the source's and flows, by what is stored.

@@ -91,11 +91,12 @@ func TestRestsWithoutTopics(t *testing.T) {
 		topics []coordinator.Topic
 		asks   bool
 	}{
-		"no topics":             {asks: false},
-		"to be discovered":      {config: map[string]string{filters.TopicsInclude: "a.*"}, asks: true},
-		"one mirrors":           {topics: []coordinator.Topic{topicOf("a", statemachine.Mirroring)}, asks: true},
-		"one is paused":         {topics: []coordinator.Topic{topicOf("a", statemachine.Paused)}, asks: true},
-		"all were failed over":  {config: map[string]string{filters.TopicsInclude: "a.*"}, topics: []coordinator.Topic{topicOf("a", statemachine.Stopped)}, asks: false},
+		"no topics":        {asks: false},
+		"to be discovered": {config: map[string]string{filters.TopicsInclude: "a.*"}, asks: true},
+		"one mirrors":      {topics: []coordinator.Topic{topicOf("a", statemachine.Mirroring)}, asks: true},
+		"one is paused":    {topics: []coordinator.Topic{topicOf("a", statemachine.Paused)}, asks: true},
+		"all were failed over": {config: map[string]string{filters.TopicsInclude: "a.*"},
+			topics: []coordinator.Topic{topicOf("a", statemachine.Stopped)}, asks: false},
 		"the source ended them": {config: map[string]string{filters.TopicsInclude: "a.*"}, topics: []coordinator.Topic{ended}, asks: true},
 		"and nothing is found":  {topics: []coordinator.Topic{ended}, asks: false},
 	} {
@@ -126,7 +127,8 @@ func TestPromoteGoesOnWithoutSource(t *testing.T) {
 		topic.Drain = true
 		id := protocol.PartitionID{Topic: topic.TopicID}
 		store := &memory{mirrors: map[string]coordinator.Mirror{"m": {Name: "m"}}, topics: map[string]coordinator.Topic{"a": topic},
-			states: map[protocol.PartitionID]coordinator.PartitionState{id: {Mirror: "m", ID: id, State: statemachine.Stopping, Stop: statemachine.StopTailed}}}
+			states: map[protocol.PartitionID]coordinator.PartitionState{id: {Mirror: "m", ID: id, State: statemachine.Stopping,
+				Stop: statemachine.StopTailed}}}
 		a := &awaySource{}
 		run(t, store, a, finalLimit-2*time.Second)
 		if said := a.said(); len(said) != 0 {
