@@ -146,11 +146,18 @@ func TestGroupsMove(t *testing.T) {
 	})
 	t.Run("active", func(t *testing.T) { activeKeeps(t, s, src, dst, topic) })
 	t.Run("promote", func(t *testing.T) {
+		s.alter(src, "mirror.metadata.refresh.interval.ms=3600000")
+		time.Sleep(2 * time.Second) // the round that the change asks for
 		for _, k := range groupKinds {
-			k.work(t, src, topic, each/5) // the last round before the promote need not have seen it
+			before := k.at(t, src, topic)
+			k.work(t, src, topic, each/5)
+			if maps.Equal(before, k.at(t, src, topic)) || !maps.Equal(before, k.at(t, dst, topic)) {
+				t.Fatalf("%s has not worked, or was synced without a round: %v", k.name, before)
+			}
 		}
 		s.verb("promote", topic, "--wait", "60s")
 		goesOn(t, src, dst, topic)
+		s.alter(src, brisk)
 		adm, later := kadm.NewClient(client(t, src)), kadm.Offsets{}
 		later.Add(kadm.Offset{Topic: topic, Partition: 0, At: 3, LeaderEpoch: 0})
 		if err := adm.CommitAllOffsets(timeout(t, 20*time.Second), "classic", later); err != nil {
