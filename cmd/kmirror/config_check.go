@@ -139,7 +139,7 @@ func (c *Config) checkListeners(k *checker) {
 	}
 }
 
-// protocol checks what a listener speaks. The files of its certificate are read, so that a wrong one shows before the start.
+// protocol checks what a listener speaks, and its certificate. The files of its certificate are read, so that a wrong one shows before the start.
 func (k *checker) protocol(key string, l ListenerConfig) {
 	switch l.Protocol {
 	case "PLAINTEXT", "SASL_PLAINTEXT":
@@ -149,7 +149,8 @@ func (k *checker) protocol(key string, l ListenerConfig) {
 		return
 	case "SSL", "SASL_SSL":
 	default:
-		k.add(key+".protocol", "%q is not known; give PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL, as the destination's brokers have it", l.Protocol)
+		k.add(key+".protocol", "%q is not known; give PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL, as the destination's brokers have it",
+			l.Protocol)
 		return
 	}
 	if l.TLS == nil || l.TLS.Certificate == "" {

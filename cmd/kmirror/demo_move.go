@@ -25,7 +25,8 @@ func (d *demo) move(ctx context.Context) error {
 		if err != nil {
 			return err.Error(), false, nil
 		}
-		return fmt.Sprintf("group %s is at %s at B, at %s at A", demoGroup, grouped(offsets(at)), grouped(offsets(want))), maps.Equal(at, want), nil
+		stands := fmt.Sprintf("group %s is at %s at B, at %s at A", demoGroup, grouped(offsets(at)), grouped(offsets(want)))
+		return stands, maps.Equal(at, want), nil
 	}); err != nil {
 		return err
 	}

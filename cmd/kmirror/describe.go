@@ -107,7 +107,9 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 }
 
 // syncStatus asks how the sync of metadata stands, and puts it to the partitions. A kmirror of an earlier version does not know.
-func (c *cli) syncStatus(ctx context.Context, client *admin.Client, req admin.DescribeRequest, parts []admin.PartitionInfo) []admin.SyncInfo {
+func (c *cli) syncStatus(
+	ctx context.Context, client *admin.Client, req admin.DescribeRequest, parts []admin.PartitionInfo,
+) []admin.SyncInfo {
 	infos, err := client.SyncStatus(ctx, req.Mirrors)
 	if err != nil {
 		return nil
@@ -117,7 +119,7 @@ func (c *cli) syncStatus(ctx context.Context, client *admin.Client, req admin.De
 		if by[s.Mirror] == nil {
 			by[s.Mirror] = map[string]admin.SyncState{}
 		}
-		by[s.Mirror][s.Kind] = admin.SyncState{AgeSeconds: s.AgeSeconds, Error: s.Error}
+		by[s.Mirror][s.Kind] = s.SyncState
 	}
 	for i := range parts {
 		parts[i].Sync = by[parts[i].Mirror]

@@ -20,6 +20,7 @@ import (
 	"kmirror/internal/broker"
 	"kmirror/internal/clientconf"
 	"kmirror/internal/verify"
+	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
 	"kmirror/proxy"
 )
@@ -161,7 +162,8 @@ func (p *process) nodeConfig(id int32) map[string]string {
 func (p *process) verifySource(name, topic string) (verify.Source, error) {
 	def, ok := p.store.Mirror(name)
 	if !ok {
-		return verify.Source{}, &admin.Error{Code: 137, Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list", Exit: admin.ExitUsage}
+		return verify.Source{}, &admin.Error{Code: kip1279.UnknownClusterMirror,
+			Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list", Exit: admin.ExitUsage}
 	}
 	opts, _, err := clientconf.Options(def.Config)
 	if err != nil {
@@ -223,7 +225,8 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 }
 
 func unreachableError(what string, err error) error {
-	return &admin.Error{Code: -1, Message: fmt.Sprintf("%s: %v", what, err), Hint: "check addresses, security settings and the network", Exit: admin.ExitUnreachable}
+	return &admin.Error{Code: kip1279.UnknownServerError,
+		Message: fmt.Sprintf("%s: %v", what, err), Hint: "check addresses, security settings and the network", Exit: admin.ExitUnreachable}
 }
 
 // controllerCluster asks one controller for its cluster id.

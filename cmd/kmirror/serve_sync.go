@@ -20,7 +20,7 @@ type operator struct {
 
 var _ admin.Service = operator{}
 
-// SyncStatus tells how the sync of metadata stands, of those of the mirrors (none: all) that this process coordinates.
+// SyncStatus tells how the sync of metadata stands, of those of the mirrors (none: all) that this process coordinates. It asks nobody.
 func (o operator) SyncStatus(ctx context.Context, mirrors []string) ([]admin.SyncInfo, error) {
 	defined, err := o.ListMirrors(ctx, false)
 	if err != nil {
@@ -56,8 +56,9 @@ type syncCollector struct {
 }
 
 func newSyncCollector(status func(context.Context, []string) ([]admin.SyncInfo, error)) *syncCollector {
-	return &syncCollector{status: status, age: prometheus.NewDesc("kmirror_sync_age_seconds",
-		"Since the last round of a kind of metadata without errors; of the process that coordinates the mirror.", []string{"mirror", "kind"}, nil)}
+	const help = "Since the last round of a kind of metadata without errors; of the process that coordinates the mirror."
+	return &syncCollector{status: status,
+		age: prometheus.NewDesc("kmirror_sync_age_seconds", help, []string{"mirror", "kind"}, nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -65,7 +66,7 @@ func (c *syncCollector) Describe(out chan<- *prometheus.Desc) { out <- c.age }
 
 // Collect implements prometheus.Collector.
 func (c *syncCollector) Collect(out chan<- prometheus.Metric) {
-	infos, err := c.status(context.Background(), nil)
+	infos, err := c.status(context.Background(), nil) // needs no limit: it only looks at what is known
 	if err != nil {
 		return // __mirror_state is not loaded: nothing is known
 	}

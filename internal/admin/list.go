@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"kmirror/protocol/kip1279"
 )
 
 // ParseList reads a LIST of the command line: literal topic names, /re/ (RE2 over the whole name) and @file, separated by
@@ -146,5 +148,5 @@ func validTopic(name string) error {
 }
 
 func usage(message, hint string) *Error {
-	return &Error{Code: 42, Message: message, Hint: hint, Exit: ExitUsage}
+	return &Error{Code: kip1279.InvalidRequest, Message: message, Hint: hint, Exit: ExitUsage}
 }

@@ -37,16 +37,15 @@ type AlterResult struct {
 type SyncInfo struct {
 	Mirror string `json:"mirror"`
 	Kind   string `json:"kind"`
-	// AgeSeconds is since the last round without errors, nil where its metadata coordinator has seen none.
+	SyncState
+}
+
+// SyncState is what SyncInfo says, and a description by kind.
+type SyncState struct {
+	// AgeSeconds is since the last round without errors, nil where the mirror's metadata coordinator has seen none.
 	AgeSeconds *float64 `json:"age_seconds"`
 	// Error is why the last round was not good, nil when it was.
 	Error *string `json:"error"`
-}
-
-// SyncState is SyncInfo within a description, by kind.
-type SyncState struct {
-	AgeSeconds *float64 `json:"age_seconds"`
-	Error      *string  `json:"error"`
 }
 
 // AlterMirror implements Service.
@@ -69,6 +68,7 @@ func (c *Client) SyncStatus(ctx context.Context, mirrors []string) ([]SyncInfo, 
 	return out, err
 }
 
+// readAnswer reads what a private verb was answered.
 func readAnswer(verb string, answer []byte, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fmt.Errorf("the answer to %s is not readable: %w", verb, err)

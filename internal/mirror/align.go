@@ -15,6 +15,7 @@ import (
 	"kmirror/internal/coordinator"
 	"kmirror/internal/replica"
 	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
 	"kmirror/statemachine"
 )
 
@@ -234,8 +235,9 @@ func (mem memory) loop(name string) error {
 	if how == "" {
 		return nil
 	}
-	return &admin.Error{Code: 42, Message: fmt.Sprintf("the source mirrors topic %s from here and is active: %s", name, how),
-		Hint: "stop it there first, with promote or failover", Exit: admin.ExitRefused}
+	return &admin.Error{Code: kip1279.InvalidRequest,
+		Message: fmt.Sprintf("the source mirrors topic %s from here and is active: %s", name, how),
+		Hint:    "stop it there first, with promote or failover", Exit: admin.ExitRefused}
 }
 
 // align returns the LMEs of a topic that is to be started, nil where nothing is remembered. known is what our mirrors remember of
@@ -266,7 +268,7 @@ func (s *startRun) permit(t coordinator.Topic, held map[int32]extent) error {
 		if held[p].end == 0 || alignEpoch(t, p) >= 0 {
 			continue
 		}
-		e := &admin.Error{Code: 103, Exit: admin.ExitRefused, Hint: "--overwrite discards the destination's data",
+		e := &admin.Error{Code: kip1279.InconsistentTopicID, Exit: admin.ExitRefused, Hint: "--overwrite discards the destination's data",
 			Message: fmt.Sprintf("topic %s exists at the destination, holds data, and is not known as this mirror's", t.Name)}
 		if len(t.Align) > 0 {
 			e.Message = fmt.Sprintf("the source mirrored topic %s from here, but nothing of partition %d, which holds data here", t.Name, p)

@@ -43,8 +43,9 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 	defer m.writing.Unlock()
 	now, ok := m.cfg.Store.Mirror(req.Mirror)
 	if !ok || digest(now.Config) != digest(old.Config) {
-		return out, &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Message: fmt.Sprintf("another command changed mirror %s meanwhile", req.Mirror),
-			Hint: "see list, then try again", Exit: admin.ExitRefused}
+		return out, &admin.Error{Code: kip1279.InvalidClusterMirrorStates,
+			Message: fmt.Sprintf("another command changed mirror %s meanwhile", req.Mirror),
+			Hint:    "see list, then try again", Exit: admin.ExitRefused}
 	}
 	now.Config = req.Config
 	if err := m.cfg.Store.PutMirror(ctx, now); err != nil {
@@ -64,8 +65,9 @@ func (m *Manager) sameSource(ctx context.Context, def coordinator.Mirror, config
 		return unreachable("source", err)
 	}
 	if want := config[sourceClusterConfig]; cluster != def.SourceClusterID || want != "" && want != cluster {
-		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror %s was made for cluster %s, the new properties lead to %s", def.Name, def.SourceClusterID,
-			cluster), Hint: "a mirror stays with its source; for another one create another mirror", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.InvalidRequest,
+			Message: fmt.Sprintf("mirror %s was made for cluster %s, the new properties lead to %s", def.Name, def.SourceClusterID,
+				cluster), Hint: "a mirror stays with its source; for another one create another mirror", Exit: admin.ExitRefused}
 	}
 	return nil
 }
@@ -73,10 +75,12 @@ func (m *Manager) sameSource(ctx context.Context, def coordinator.Mirror, config
 // checkConfig refuses what can be seen to be wrong without the source.
 func (m *Manager) checkConfig(name string, config map[string]string) error {
 	wrong := func(err error) error {
-		return &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
+		return &admin.Error{Code: kip1279.InvalidConfig,
+			Message: err.Error(), Hint: "correct the mirror's configuration", Exit: admin.ExitUsage}
 	}
 	if config["bootstrap.servers"] == "" {
-		return &admin.Error{Code: 42, Message: "the mirror's configuration has no bootstrap.servers", Hint: "add bootstrap.servers=HOST:PORT of the source",
+		return &admin.Error{Code: kip1279.InvalidRequest,
+			Message: "the mirror's configuration has no bootstrap.servers", Hint: "add bootstrap.servers=HOST:PORT of the source",
 			Exit: admin.ExitUsage}
 	}
 	if err := m.cfg.Data.CheckMirror(config); err != nil {

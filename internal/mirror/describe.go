@@ -29,19 +29,22 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 		if digest(old.Config) == digest(config) {
 			return nil
 		}
-		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists, Message: fmt.Sprintf("mirror %q exists with another configuration", name),
-			Hint: "choose another name, or change it with kmirror alter", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists,
+			Message: fmt.Sprintf("mirror %q exists with another configuration", name),
+			Hint:    "choose another name, or change it with kmirror alter", Exit: admin.ExitRefused}
 	}
 	cluster, err := m.sources.clusterOf(ctx, name, config)
 	if err != nil {
 		return unreachable("source", err)
 	}
 	if want := config[sourceClusterConfig]; want != "" && want != cluster {
-		return &admin.Error{Code: 42, Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, cluster),
-			Hint: "correct one of the two", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.InvalidRequest,
+			Message: fmt.Sprintf("mirror.source.cluster.id is %s, but the bootstrap servers lead to %s", want, cluster),
+			Hint:    "correct one of the two", Exit: admin.ExitRefused}
 	}
 	if cluster == m.cfg.Destination.ClusterID() {
-		return &admin.Error{Code: 42, Message: "the source is the destination itself", Hint: "point bootstrap.servers at the other cluster", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.InvalidRequest,
+			Message: "the source is the destination itself", Hint: "point bootstrap.servers at the other cluster", Exit: admin.ExitRefused}
 	}
 	return m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: cluster, Created: time.Now()})
 }
@@ -81,7 +84,8 @@ func (m *Manager) Describe(_ context.Context, req admin.DescribeRequest) ([]admi
 	}
 	for _, name := range req.Mirrors {
 		if _, ok := m.cfg.Store.Mirror(name); !ok {
-			return nil, &admin.Error{Code: kip1279.UnknownClusterMirror, Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list",
+			return nil, &admin.Error{Code: kip1279.UnknownClusterMirror,
+				Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list",
 				Exit: admin.ExitUsage}
 		}
 	}
@@ -160,6 +164,9 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	}
 	if reason == "" && p.topic.Note != "" {
 		reason, hint = p.topic.Note, "the topic keeps what was mirrored; start mirrors it again"
+		if p.topic.GroupsDone {
+			hint = "its groups are where the last round found them: look at their offsets before applications go on"
+		}
 	}
 	if reason != "" {
 		i.Error, i.Hint = &reason, &hint
@@ -203,7 +210,8 @@ func (m *Manager) Call(ctx context.Context, verb string, payload json.RawMessage
 	if verb == admin.VerbVerify && m.cfg.Verify != nil {
 		return m.cfg.Verify(ctx, payload)
 	}
-	return nil, &admin.Error{Code: 35, Message: fmt.Sprintf("this process does not know the verb %q", verb), Hint: "upgrade kmirror serve first, then the command",
+	return nil, &admin.Error{Code: kip1279.UnsupportedVersion,
+		Message: fmt.Sprintf("this process does not know the verb %q", verb), Hint: "upgrade kmirror serve first, then the command",
 		Exit: admin.ExitUsage}
 }
 

@@ -57,11 +57,8 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 			out[i].Err = refusal
 			continue
 		}
-		if req.DryRun || t.Desired == statemachine.Stopped && t.Drain == req.Drain {
-			continue
-		}
-		if t.Desired == statemachine.Stopped && req.Drain {
-			continue // it stops already, and does not wait
+		if req.DryRun || t.Desired == statemachine.Stopped && (req.Drain || !t.Drain) {
+			continue // what stops already is changed by a failover that cuts a promote short only
 		}
 		t.Desired, t.Drain, t.Regrow, t.GroupsDone, t.Ended, t.Note = statemachine.Stopped, req.Drain, true, false, false, ""
 		put, putAt = append(put, t), append(putAt, i)
@@ -228,11 +225,13 @@ func (m *Manager) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.Par
 		ip := img.Partition(id)
 		switch {
 		case ip == nil:
-			out[id] = &admin.Error{Code: kip1279.UnknownTopicOrPartition, Message: fmt.Sprintf("the destination has no partition %d of topic id %s", id.Partition, id.Topic),
-				Hint: "ask with the destination's topic id", Exit: admin.ExitUsage}
+			out[id] = &admin.Error{Code: kip1279.UnknownTopicOrPartition,
+				Message: fmt.Sprintf("the destination has no partition %d of topic id %s", id.Partition, id.Topic),
+				Hint:    "ask with the destination's topic id", Exit: admin.ExitUsage}
 		case !m.cfg.Destination.Owns(ip.Leader):
-			out[id] = &admin.Error{Code: 6, Message: fmt.Sprintf("%s-%d is led by broker %d, not by kmirror", img.Topics[id.Topic].Name, id.Partition, ip.Leader),
-				Hint: "only leader epochs of mirror partitions can be raised", Exit: admin.ExitRefused}
+			out[id] = &admin.Error{Code: 6,
+				Message: fmt.Sprintf("%s-%d is led by broker %d, not by kmirror", img.Topics[id.Topic].Name, id.Partition, ip.Leader),
+				Hint:    "only leader epochs of mirror partitions can be raised", Exit: admin.ExitRefused}
 		case ip.LeaderEpoch <= least:
 			ids, target[id] = append(ids, id), least+1
 		}
@@ -248,7 +247,8 @@ func (m *Manager) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.Par
 		case err != nil:
 			out[id] = asError(err)
 		default:
-			out[id] = &admin.Error{Code: 60, Message: "another change of this partition is under way", Hint: "try again", Exit: admin.ExitIncomplete}
+			out[id] = &admin.Error{Code: 60,
+				Message: "another change of this partition is under way", Hint: "try again", Exit: admin.ExitIncomplete}
 		}
 	}
 	return out, nil

@@ -57,7 +57,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.syncMirrors()
 	r.procs, r.dead = m.processes()
 	r.settled = m.settled(r.procs, r.now)
-	topics := slices.DeleteFunc(slices.Clone(m.cfg.Store.Topics()), func(t coordinator.Topic) bool { return t.TopicID.IsZero() || m.takenOver(t) })
+	topics := slices.DeleteFunc(slices.Clone(m.cfg.Store.Topics()), func(t coordinator.Topic) bool {
+		return t.TopicID.IsZero() || m.takenOver(t)
+	})
 	stand := &standing{procs: r.procs, mirrors: map[protocol.UUID]string{}}
 	for _, t := range topics {
 		stand.mirrors[t.TopicID] = t.Mirror
@@ -227,8 +229,8 @@ func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 // facts puts together what the image and the data path say of a partition.
 func (m *Manager) facts(r *round, p *part, ip *kraft.Partition, st replica.Status, led bool) statemachine.Facts {
 	f := statemachine.Facts{
-		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: r.topic.locked, Open: r.topic.open, DLE: ip.LeaderEpoch, SLE: -1,
-		LME: p.work.lme, TopicTailed: r.topic.tailed, Free: r.topic.free, HandedOver: m.handedOver(ip),
+		Desired: p.topic.Desired, Leading: m.cfg.Destination.Owns(ip.Leader), Locked: r.topic.locked, Open: r.topic.open,
+		DLE: ip.LeaderEpoch, SLE: -1, LME: p.work.lme, TopicTailed: r.topic.tailed, Free: r.topic.free, HandedOver: m.handedOver(ip),
 	}
 	if p.topic.Drain && f.Desired == statemachine.Stopped && !m.drained(r, p) {
 		f.Desired = statemachine.Mirroring

@@ -28,8 +28,9 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 	}
 	asked, own := slices.Sorted(slices.Values(req.NodeIDs)), slices.Sorted(slices.Values(m.cfg.NodeIDs))
 	if !slices.Equal(asked, own) {
-		return res, &admin.Error{Code: kip1279.InvalidRequest, Message: fmt.Sprintf("this process has the node ids %v, not %v", own, asked),
-			Hint: "name all node ids of the process, and ask the process that has them", Exit: admin.ExitUsage}
+		return res, &admin.Error{Code: kip1279.InvalidRequest,
+			Message: fmt.Sprintf("this process has the node ids %v, not %v", own, asked),
+			Hint:    "name all node ids of the process, and ask the process that has them", Exit: admin.ExitUsage}
 	}
 	active := map[string]bool{}
 	for _, t := range m.cfg.Store.Topics() {
@@ -45,8 +46,9 @@ func (m *Manager) Retire(ctx context.Context, req admin.RetireRequest) (admin.Re
 		res.Stopped = nil // they are mirrored on by another process
 	}
 	if len(active) > 0 && !req.Failover && !others {
-		return res, &admin.Error{Code: kip1279.ClusterMirrorNotEmpty, Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
-			Hint: "promote or stop them first, or let --failover do it", Exit: admin.ExitRefused}
+		return res, &admin.Error{Code: kip1279.ClusterMirrorNotEmpty,
+			Message: fmt.Sprintf("%d topics are still mirrored, %s among them", len(res.Stopped), res.Stopped[0]),
+			Hint:    "promote or stop them first, or let --failover do it", Exit: admin.ExitRefused}
 	}
 	if req.DryRun {
 		return res, nil
@@ -102,8 +104,9 @@ func (m *Manager) awaitNobodyNamesUs(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &admin.Error{Code: kip1279.RequestTimedOut, Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
-				Hint: "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
+			return &admin.Error{Code: kip1279.RequestTimedOut,
+				Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
+				Hint:    "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
 		case <-changed:
 		}
 	}

@@ -46,7 +46,7 @@ const (
 	destinationSide = "destination"
 )
 
-// requests counts what a client sends.
+// requests is a hook that counts what a client sends.
 type requests struct{ sent func() }
 
 // OnBrokerWrite implements kgo.HookBrokerWrite.
@@ -86,7 +86,7 @@ func (s *sources) source(name string, config map[string]string) (*kadm.Client, e
 	return kadm.NewClient(cl), nil
 }
 
-// sourceClient is what source wraps.
+// sourceClient returns the client of a mirror's source that source wraps.
 func (s *sources) sourceClient(name string, config map[string]string) (*kgo.Client, error) {
 	return s.get("mirror "+name, connections(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
 }
@@ -140,7 +140,7 @@ func (s *sources) get(key, digest string, opts func() ([]kgo.Opt, error)) (*kgo.
 	return cl, nil
 }
 
-// forget closes the client of a mirror that is no more.
+// forget closes the client of a mirror that is no more, or whose client has come to another cluster. Who uses it meets an error.
 func (s *sources) forget(mirror string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -47,7 +47,8 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 		return nil, err
 	}
 	if m.leaving.Load() {
-		return nil, &admin.Error{Code: 7, Message: "this process is about to leave the destination", Hint: "ask another process, or start one again",
+		return nil, &admin.Error{Code: kip1279.RequestTimedOut,
+			Message: "this process is about to leave the destination", Hint: "ask another process, or start one again",
 			Exit: admin.ExitRefused}
 	}
 	def, ok := m.cfg.Store.Mirror(req.Mirror)
@@ -58,7 +59,8 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 	s := &startRun{m: m, req: req, mirror: def}
 	var err error
 	if s.filters, err = filters.Parse(def.Config); err != nil {
-		return nil, &admin.Error{Code: 40, Message: err.Error(), Hint: "correct the mirror with kmirror alter", Exit: admin.ExitUsage}
+		return nil, &admin.Error{Code: kip1279.InvalidConfig,
+			Message: err.Error(), Hint: "correct the mirror with kmirror alter", Exit: admin.ExitUsage}
 	}
 	if err := s.resolve(ctx); err != nil {
 		return nil, err
@@ -82,14 +84,16 @@ func (m *Manager) StartTopics(ctx context.Context, req admin.StartRequest) ([]ad
 // loaded refuses while __mirror_state has not been read, and once this process leaves.
 func (m *Manager) loaded() error {
 	if m.over.Load() {
-		return &admin.Error{Code: 15, Message: "this process is shutting down", Exit: admin.ExitUnreachable,
+		return &admin.Error{Code: kip1279.CoordinatorNotAvailable,
+			Message: "this process is shutting down", Exit: admin.ExitUnreachable,
 			Hint: "ask another one, or this one again once it is back"}
 	}
 	select {
 	case <-m.cfg.Store.Loaded():
 		return nil
 	default:
-		return &admin.Error{Code: 15, Message: "__mirror_state is still being loaded", Exit: admin.ExitUnreachable,
+		return &admin.Error{Code: kip1279.CoordinatorNotAvailable,
+			Message: "__mirror_state is still being loaded", Exit: admin.ExitUnreachable,
 			Hint: "try again in a few seconds; if it stays so, see whether the destination's brokers are reachable"}
 	}
 }
@@ -117,8 +121,9 @@ func (s *startRun) resolve(ctx context.Context) error {
 	if cluster, err := s.m.sources.clusterOf(ctx, s.mirror.Name, s.mirror.Config); err != nil {
 		return unreachable("source", err)
 	} else if cluster != s.mirror.SourceClusterID {
-		return &admin.Error{Code: 103, Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
-			s.mirror.Name, s.mirror.SourceClusterID, cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.InconsistentTopicID,
+			Message: fmt.Sprintf("mirror %s was made for cluster %s, but its bootstrap servers now lead to %s",
+				s.mirror.Name, s.mirror.SourceClusterID, cluster), Hint: "point bootstrap.servers at the right cluster", Exit: admin.ExitRefused}
 	}
 	var names []string
 	for _, d := range s.source {
@@ -134,7 +139,8 @@ func (s *startRun) resolve(ctx context.Context) error {
 		}
 	}
 	if len(names) == 0 {
-		return &admin.Error{Code: 3, Message: "no topic of the source matches", Hint: "see the source's topics; internal ones are never mirrored",
+		return &admin.Error{Code: kip1279.UnknownTopicOrPartition,
+			Message: "no topic of the source matches", Hint: "see the source's topics; internal ones are never mirrored",
 			Exit: admin.ExitUsage}
 	}
 	if s.config, err = dynamicConfigs(ctx, s.src, s.existing(names)); err != nil {
@@ -152,7 +158,8 @@ func (s *startRun) existing(names []string) []string {
 func (s *startRun) replication(ctx context.Context) error {
 	live := s.m.placeable(s.m.cfg.Destination.Image())
 	if len(live) == 0 {
-		return &admin.Error{Code: 38, Message: "no broker of the destination is alive", Hint: "start the destination's brokers", Exit: admin.ExitUnreachable}
+		return &admin.Error{Code: 38,
+			Message: "no broker of the destination is alive", Hint: "start the destination's brokers", Exit: admin.ExitUnreachable}
 	}
 	var err error
 	if s.rf, s.minISR, err = brokerDefaults(ctx, s.dst, live[0]); err != nil {
@@ -170,12 +177,14 @@ func internal(d kadm.TopicDetail) bool {
 func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, error) {
 	d, ok := s.source[name]
 	if !ok || d.Err != nil || internal(d) {
-		return nil, &admin.Error{Code: 3, Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
-			Hint: "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
+		return nil, &admin.Error{Code: kip1279.UnknownTopicOrPartition,
+			Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
+			Hint:    "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
 	}
 	if s.filters.TopicExcluded(name) {
-		return nil, &admin.Error{Code: 42, Message: fmt.Sprintf("topic %s is kept out by %s of mirror %s", name, filters.TopicsExclude, s.mirror.Name),
-			Hint: "change that with kmirror alter", Exit: admin.ExitRefused}
+		return nil, &admin.Error{Code: kip1279.InvalidRequest,
+			Message: fmt.Sprintf("topic %s is kept out by %s of mirror %s", name, filters.TopicsExclude, s.mirror.Name),
+			Hint:    "change that with kmirror alter", Exit: admin.ExitRefused}
 	}
 	known, ok := s.m.cfg.Store.TopicByName(name)
 	if !ok {
@@ -196,16 +205,18 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 		return false, s.ended(known)
 	}
 	if known.Mirror != s.req.Mirror {
-		return false, &admin.Error{Code: kip1279.TopicAlreadyInClusterMirror, Message: fmt.Sprintf("topic %s is mirrored by %s", known.Name, known.Mirror),
-			Hint: "a topic has one source; stop it there first", Exit: admin.ExitRefused}
+		return false, &admin.Error{Code: kip1279.TopicAlreadyInClusterMirror,
+			Message: fmt.Sprintf("topic %s is mirrored by %s", known.Name, known.Mirror),
+			Hint:    "a topic has one source; stop it there first", Exit: admin.ExitRefused}
 	}
 	img := s.m.cfg.Destination.Image()
 	if it := img.TopicByName(known.Name); it == nil || it.ID != known.TopicID {
 		return false, nil
 	}
 	if known.SourceTopicID != sourceID && !s.req.Overwrite {
-		return false, &admin.Error{Code: 103, Message: fmt.Sprintf("topic %s was deleted and made anew at the source: its id is %s, mirrored was %s",
-			known.Name, sourceID, known.SourceTopicID), Hint: "what is mirrored stays; --overwrite discards it and copies the new topic", Exit: admin.ExitRefused}
+		return false, &admin.Error{Code: kip1279.InconsistentTopicID,
+			Message: fmt.Sprintf("topic %s was deleted and made anew at the source: its id is %s, mirrored was %s",
+				known.Name, sourceID, known.SourceTopicID), Hint: "what is mirrored stays; --overwrite discards it and copies the new topic", Exit: admin.ExitRefused}
 	}
 	if known.SourceTopicID != sourceID {
 		return false, nil
@@ -333,12 +344,14 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, k
 // takable refuses topics of the destination that can't become a mirror.
 func takable(img *kraft.Image, it *kraft.Topic, d kadm.TopicDetail) error {
 	if len(it.Partitions) != len(d.Partitions) {
-		return &admin.Error{Code: 37, Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", it.Name,
-			len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
+		return &admin.Error{Code: 37,
+			Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", it.Name,
+				len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
 	}
 	if v, _ := img.TopicConfig(it.Name, filters.TieredConfig); v == "true" {
-		return &admin.Error{Code: 40, Message: fmt.Sprintf("topic %s has %s=true at the destination", it.Name, filters.TieredConfig),
-			Hint: "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
+		return &admin.Error{Code: kip1279.InvalidConfig,
+			Message: fmt.Sprintf("topic %s has %s=true at the destination", it.Name, filters.TieredConfig),
+			Hint:    "turn tiered storage off for it, or delete the destination's topic: a mirror can't fill the remote store", Exit: admin.ExitRefused}
 	}
 	return nil
 }
@@ -368,8 +381,9 @@ func (s *startRun) unchanged(known *coordinator.Topic, name string) error {
 		now.Started.Equal(known.Started)) {
 		return nil
 	}
-	return &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Message: fmt.Sprintf("another command changed topic %s meanwhile", name),
-		Hint: "see describe, then try again", Exit: admin.ExitRefused}
+	return &admin.Error{Code: kip1279.InvalidClusterMirrorStates,
+		Message: fmt.Sprintf("another command changed topic %s meanwhile", name),
+		Hint:    "see describe, then try again", Exit: admin.ExitRefused}
 }
 
 // trueConfigs notes what the topic's two locked configs are without the lock. A lock that is on already hides them: it is
@@ -434,8 +448,9 @@ func (s *startRun) forget(ctx context.Context, t coordinator.Topic) error {
 // create makes the topic with the source's partition count and configs and with the lock in its very first request.
 func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coordinator.Topic, plan *admin.TopicPlan) error {
 	if live := s.m.placeable(s.m.cfg.Destination.Image()); s.rf > len(live) {
-		return &admin.Error{Code: 38, Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
-			Hint: "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
+		return &admin.Error{Code: 38,
+			Message: fmt.Sprintf("default.replication.factor of the destination is %d, but %d brokers are alive", s.rf, len(live)),
+			Hint:    "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
 	}
 	configs := s.filters.Configs(s.config[t.Name])
 	if v, ok := configs[sizeConfig]; ok {

@@ -107,8 +107,8 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 func (m *Manager) createPartitions(ctx context.Context, img *kraft.Image, t coordinator.Topic, have, partitions int32) error {
 	rf, live := max(int(t.Replicas), 1), len(m.placeable(img))
 	if rf > live {
-		return fmt.Errorf("topic %s has a replication factor of %d, but %d brokers of the destination are alive: its %d new partitions wait for them",
-			t.Name, rf, live, partitions-have)
+		return fmt.Errorf("topic %s has a replication factor of %d, but %d brokers of the destination are alive: its %d new partitions "+
+			"wait for them", t.Name, rf, live, partitions-have)
 	}
 	if err := m.cfg.Destination.CreatePartitions(ctx, t.Name, partitions, m.place(img, partitions, rf)[have:]); err != nil {
 		return err
