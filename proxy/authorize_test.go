@@ -114,32 +114,30 @@ type judgedRequest struct {
 // What we answer ourselves to a client that logged in is what a broker would: not allowed, where it is not.
 func TestClientsHaveTheRightsThatBrokersSay(t *testing.T) {
 	t.Parallel()
-	const all = mayRead | mayWrite | mayDelete | mayAlter | mayDescribe
-	handshake := kmsg.NewPtrSASLHandshakeRequest()
-	handshake.Version, handshake.Mechanism = 1, "PLAIN"
-	logIn := func(cluster int32, topics map[string]int32) (*world, *client) {
-		w := newWorld(t, func(w *world, _ *Config) {
-			for _, b := range w.image.img.Brokers {
-				b.Endpoints[0].SecurityProtocol = 2
-			}
-		})
-		for _, b := range w.brokers {
-			b.on(grants(t, cluster, topics))
-		}
-		c := w.dial()
-		c.ask(handshake)
-		return w, c
-	}
 	for name, j := range judged(t) {
-		_, c := logIn(0, map[string]int32{"m": all &^ j.operation})
+		_, c := logIn(t, grants(t, 0, map[string]int32{"m": allRights &^ j.operation}))
 		if code := topicCode(t, c, j.req); code != codeTopicAuthorization {
 			t.Errorf("%s without the right: error %d", name, code)
 		}
-		_, c = logIn(0, map[string]int32{"m": j.operation, "nothing": j.operation})
+		_, c = logIn(t, grants(t, 0, map[string]int32{"m": j.operation, "nothing": j.operation}))
 		if code := topicCode(t, c, j.req); code == codeTopicAuthorization {
 			t.Errorf("%s with the right: error %d", name, code)
 		}
 	}
+	// Replicas need no right on topics.
+	for _, name := range []string{"offsets for a replica", "epoch"} {
+		_, c := logIn(t, grants(t, mayClusterAction, nil))
+		if code := topicCode(t, c, judged(t)[name].req); code == codeTopicAuthorization {
+			t.Errorf("%s for a broker: error %d", name, code)
+		}
+	}
+}
+
+const allRights = mayRead | mayWrite | mayDelete | mayAlter | mayDescribe
+
+// The same for what is judged by rights on the cluster.
+func TestClientsHaveTheRightsOnTheCluster(t *testing.T) {
+	t.Parallel()
 	markers := kmsg.NewPtrWriteTxnMarkersRequest()
 	markers.Version = 1
 	m, mt := kmsg.NewWriteTxnMarkersRequestMarker(), kmsg.NewWriteTxnMarkersRequestMarkerTopic()
@@ -147,16 +145,9 @@ func TestClientsHaveTheRightsThatBrokersSay(t *testing.T) {
 	m.Topics = append(m.Topics, mt)
 	markers.Markers = append(markers.Markers, m)
 	for cluster, want := range map[int32]int16{0: codeClusterAuthorization, mayAlter: 0, mayClusterAction: 0} {
-		_, c := logIn(cluster, nil)
+		_, c := logIn(t, grants(t, cluster, nil))
 		if code := topicCode(t, c, markers); code != want {
 			t.Errorf("markers with %#x: error %d, want %d", cluster, code, want)
-		}
-	}
-	// Replicas need no right on topics.
-	for _, name := range []string{"offsets for a replica", "epoch"} {
-		_, c := logIn(mayClusterAction, nil)
-		if code := topicCode(t, c, judged(t)[name].req); code == codeTopicAuthorization {
-			t.Errorf("%s for a broker: error %d", name, code)
 		}
 	}
 	configs := kmsg.NewPtrDescribeConfigsRequest()
@@ -164,13 +155,16 @@ func TestClientsHaveTheRightsThatBrokersSay(t *testing.T) {
 	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeBroker, fmt.Sprint(node)
 	configs.Resources = append(configs.Resources, r)
 	for cluster, want := range map[int32]int16{0: codeClusterAuthorization, mayDescribeConfigs: 0} {
-		_, c := logIn(cluster, nil)
+		_, c := logIn(t, grants(t, cluster, nil))
 		if got := c.ask(configs).(*kmsg.DescribeConfigsResponse).Resources[0].ErrorCode; got != want {
 			t.Errorf("configs of the node with %#x: error %d, want %d", cluster, got, want)
 		}
 	}
-	// What was learned is remembered for a while.
-	w, c := logIn(0, map[string]int32{"m": all})
+}
+
+func TestRightsAreRemembered(t *testing.T) {
+	t.Parallel()
+	w, c := logIn(t, grants(t, 0, map[string]int32{"m": allRights}))
 	for range 3 {
 		topicCode(t, c, judged(t)["offsets"].req)
 	}

@@ -1,0 +1,150 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+)
+
+// withSASL has the listeners of the world's brokers authenticate by SASL.
+func withSASL(w *world, _ *Config) {
+	for _, b := range w.image.img.Brokers {
+		b.Endpoints[0].SecurityProtocol = 2
+	}
+}
+
+func handshakeRequest() kmsg.Request {
+	req := kmsg.NewPtrSASLHandshakeRequest()
+	req.Version, req.Mechanism = 1, "PLAIN"
+	return req
+}
+
+func replicaFetchRequest() kmsg.Request {
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID = 13, 1
+	return req
+}
+
+// logIn returns a client that authenticates at brokers that follow a script. Replica fetches are answered with nothing.
+func logIn(
+	t *testing.T, script func(protocol.RequestHeader, []byte) kmsg.Response, options ...func(*world, *Config),
+) (*world, *client) {
+	t.Helper()
+	w := newWorld(t, append([]func(*world, *Config){withSASL}, options...)...)
+	w.server.replicaFetch = emptyFetch
+	for _, b := range w.brokers {
+		b.on(script)
+	}
+	c := w.dial()
+	c.ask(handshakeRequest())
+	return w, c
+}
+
+func TestSASLComesFirst(t *testing.T) {
+	t.Parallel()
+	t.Run("nothing is answered before the handshake", func(t *testing.T) {
+		w := newWorld(t, withSASL)
+		for _, req := range []kmsg.Request{kmsg.NewPtrListGroupsRequest(), replicaFetchRequest(), produceRequest(9, 1, "m")} {
+			c := w.dial()
+			c.send(1, req)
+			c.closed()
+		}
+	})
+	t.Run("nor when the broker does not confirm it", func(t *testing.T) {
+		_, c := logIn(t, func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+			if h.Key == 60 {
+				return rawReply{hangup: true}
+			}
+			return echo(h)
+		})
+		c.send(1, kmsg.NewPtrListGroupsRequest())
+		c.closed()
+	})
+	t.Run("version 0 is refused", func(t *testing.T) {
+		c := newWorld(t, withSASL).dial()
+		c.send(1, kmsg.NewPtrSASLHandshakeRequest())
+		c.closed()
+	})
+	t.Run("an authenticated connection is not replaced", func(t *testing.T) {
+		w, c := logIn(t, grants(t, 0, nil))
+		for _, b := range w.brokers {
+			b.hangup()
+		}
+		c.send(1, metadataRequest())
+		c.closed()
+	})
+}
+
+// TestReplicasHaveClusterAction: by what a broker says of the client's rights, or, where it says nothing of them, of its fetch.
+func TestReplicasHaveClusterAction(t *testing.T) {
+	t.Parallel()
+	for ops, want := range map[int32]int16{0: codeClusterAuthorization, mayClusterAction: 0} {
+		_, c := logIn(t, grants(t, ops, nil))
+		if got := c.ask(replicaFetchRequest()).(*kmsg.FetchResponse).ErrorCode; got != want {
+			t.Errorf("operations %#x: error %d, want %d", ops, got, want)
+		}
+	}
+	for code, want := range map[int16]int16{codeTopicAuthorization: codeClusterAuthorization, codeUnknownTopic: 0} {
+		_, c := logIn(t, func(h protocol.RequestHeader, body []byte) kmsg.Response {
+			if h.Key != keyFetch {
+				return grants(t, 0, nil)(h, body)
+			}
+			resp := kmsg.NewPtrFetchResponse()
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Partitions = append(rt.Partitions, fetchError(0, code))
+			resp.Topics = append(resp.Topics, rt)
+			return resp
+		})
+		if got := c.ask(replicaFetchRequest()).(*kmsg.FetchResponse).ErrorCode; got != want {
+			t.Errorf("a broker says %d: error %d, want %d", code, got, want)
+		}
+	}
+}
+
+// TestOtherReplicasAreAskedAsKmirror: offsets of a replica that the client is not authenticated at come through Asker, records never do.
+func TestOtherReplicasAreAskedAsKmirror(t *testing.T) {
+	t.Parallel()
+	var other atomic.Int32
+	asker := askerFunc(func(broker int32, req kmsg.Request) (kmsg.Response, error) {
+		if want := other.Load(); broker != want {
+			t.Errorf("broker %d was asked, want %d", broker, want)
+		}
+		h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion()}
+		return offsetScript(t, map[int64]int64{-2: 12}, 65)(h, req.AppendTo(nil)), nil
+	})
+	for want, with := range map[int16]Asker{codeOffsetNotAvailable: nil, 0: asker} {
+		w, c := logIn(t, grants(t, 0, map[string]int32{"m": mayRead | mayDescribe}), func(_ *world, cfg *Config) { cfg.Asker = with })
+		home := int32(1)
+		for len(w.brokers[home].requests()) == 0 {
+			home++
+		}
+		other.Store(home%3 + 1)
+		w.setISR(node, other.Load())
+		resp := c.ask(listRequest(7, -1, 0, "m", -2)).(*kmsg.ListOffsetsResponse)
+		if got := resp.Topics[0].Partitions[0].ErrorCode; got != want {
+			t.Errorf("offsets: error %d, want %d", got, want)
+		}
+		// Records are the client's own to read, or nobody's.
+		if p := firstFetched(c.ask(fetchRequest(10, "m", 20))); p.ErrorCode != codeNotLeader {
+			t.Errorf("old fetch: error %d, want %d", p.ErrorCode, codeNotLeader)
+		}
+	}
+}
+
+type askerFunc func(broker int32, req kmsg.Request) (kmsg.Response, error)
+
+func (f askerFunc) Ask(_ context.Context, broker int32, req kmsg.Request) (kmsg.Response, error) {
+	return f(broker, req)
+}
+
+func emptyFetch(_ context.Context, req *kmsg.FetchRequest, _, corr int32) (net.Buffers, error) {
+	resp := kmsg.NewPtrFetchResponse()
+	resp.Version = req.Version
+	b := protocol.AppendResponse(nil, corr, resp)
+	return net.Buffers{b[:5], b[5:]}, nil
+}
