@@ -118,15 +118,16 @@ func fetchEleven() *kversion.Versions {
 func topicConfigs(tb testing.TB, c *testkafka.Cluster, topic string) map[string]string {
 	tb.Helper()
 	rs, err := kadm.NewClient(client(tb, c)).DescribeTopicConfigs(timeout(tb, 20*time.Second), topic)
+	if err == nil {
+		err = rs[0].Err
+	}
 	if err != nil {
-		tb.Fatal(err)
+		tb.Fatalf("configs of %s: %v", topic, err)
 	}
 	out := map[string]string{}
-	for _, r := range rs {
-		for _, e := range r.Configs {
-			if e.Source == kmsg.ConfigSourceDynamicTopicConfig {
-				out[e.Key] = e.MaybeValue()
-			}
+	for _, e := range rs[0].Configs {
+		if e.Source == kmsg.ConfigSourceDynamicTopicConfig {
+			out[e.Key] = e.MaybeValue()
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -81,22 +82,29 @@ func grant(t *testing.T, c *testkafka.Cluster, user string, acls ...acl) {
 // knowsACLs returns nil once a broker lists n ACLs of a user, or more.
 func knowsACLs(t *testing.T, c *testkafka.Cluster, addr, user string, n int) error {
 	t.Helper()
-	principal := "User:" + user
+	known, err := countACLs(timeout(t, 5*time.Second), as(t, c, testkafka.AdminUser, addr).SeedBrokers()[0], user)
+	if err == nil && known < n {
+		err = fmt.Errorf("%d of %d are known", known, n)
+	}
+	return err
+}
+
+// countACLs returns how many ACLs of a user are listed by whoever is asked, a broker or a cluster.
+func countACLs(ctx context.Context, asked kmsg.Requestor, user string) (n int, err error) {
 	req := kmsg.NewPtrDescribeACLsRequest()
 	req.ResourceType, req.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
-	req.Operation, req.PermissionType, req.Principal = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny, &principal
-	resp, err := as(t, c, testkafka.AdminUser, addr).SeedBrokers()[0].Request(timeout(t, 5*time.Second), req)
+	req.Operation, req.PermissionType, req.Principal = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny, kmsg.StringPtr("User:"+user)
+	resp, err := req.RequestWith(ctx, asked)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	known := 0
-	for _, r := range resp.(*kmsg.DescribeACLsResponse).Resources {
-		known += len(r.ACLs)
+	for _, r := range resp.Resources {
+		n += len(r.ACLs)
 	}
-	if known < n {
-		return fmt.Errorf("%d of %d are known", known, n)
-	}
-	return nil
+	return n, nil
 }
 
 // refusals sends what clients send to leaders to one address and returns the error codes for partition 0 of a topic.

@@ -87,7 +87,8 @@ destination:
   - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: %s}
 log: {format: text, level: info}
 %s
-`, first, first+1, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), sec.legs, client, client, sec.client, repl, repl, sec.repl, extra)
+`, first, first+1, s.admin, s.http, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`),
+		sec.legs, client, client, sec.client, repl, repl, sec.repl, extra)
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		tb.Fatal(err)
 	}

@@ -13,20 +13,11 @@ import (
 )
 
 // aclsOf returns how many ACLs a cluster has of a user.
-func aclsOf(t *testing.T, c *testkafka.Cluster, user string) (n int) {
+func aclsOf(t *testing.T, c *testkafka.Cluster, user string) int {
 	t.Helper()
-	req := kmsg.NewPtrDescribeACLsRequest()
-	req.ResourceType, req.ResourcePatternType = kmsg.ACLResourceTypeAny, kmsg.ACLResourcePatternTypeAny
-	req.Operation, req.PermissionType, req.Principal = kmsg.ACLOperationAny, kmsg.ACLPermissionTypeAny, kmsg.StringPtr("User:"+user)
-	resp, err := req.RequestWith(timeout(t, 20*time.Second), client(t, c))
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
+	n, err := countACLs(timeout(t, 20*time.Second), client(t, c), user)
 	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range resp.Resources {
-		n += len(r.ACLs)
+		t.Fatalf("ACLs of %s: %v", user, err)
 	}
 	return n
 }
@@ -77,7 +68,7 @@ func aclsFollow(t *testing.T, src, dst *testkafka.Cluster) {
 
 // rightsAreLost: topics that may not be seen any more at the source are not taken for deleted, nor their ACLs for revoked.
 func rightsAreLost(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
-	configs, acls := own(t, dst, "app.orders"), aclsOf(t, dst, "alice")
+	configs, acls := topicConfigs(t, dst, "app.orders"), aclsOf(t, dst, "alice")
 	revoke(t, src, mirrorUser, "TOPIC")
 	revoke(t, src, mirrorUser, "CLUSTER")
 	eventually(t, 20*time.Second, "the loss of rights to be shown", func() error {
@@ -86,7 +77,8 @@ func rightsAreLost(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 			return err
 		}
 		for _, kind := range []string{"topics", "acls"} {
-			if why := parts[0].Sync[kind].Error; why == nil || !strings.Contains(*why, "AUTHORIZATION_FAILED") && !strings.Contains(*why, "DESCRIBE") {
+			why := parts[0].Sync[kind].Error
+			if why == nil || !strings.Contains(*why, "AUTHORIZATION_FAILED") && !strings.Contains(*why, "DESCRIBE") {
 				return fmt.Errorf("%s: %v", kind, deref(why))
 			}
 		}
@@ -103,7 +95,7 @@ func rightsAreLost(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 		}
 	}
 	for k, v := range configs {
-		if now := own(t, dst, "app.orders")[k]; now != v {
+		if now := topicConfigs(t, dst, "app.orders")[k]; now != v {
 			t.Errorf("%s was %q and is %q", k, v, now)
 		}
 	}

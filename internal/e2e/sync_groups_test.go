@@ -25,7 +25,8 @@ type groupKind struct {
 
 var groupKinds = []groupKind{
 	{"classic", []kgo.Opt{kgo.ConsumerGroup("classic"), kgo.DisableAutoCommit()}, false},
-	{"kip848", []kgo.Opt{kgo.ConsumerGroup("kip848"), kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer()), kgo.DisableAutoCommit()}, false},
+	{"kip848", []kgo.Opt{kgo.ConsumerGroup("kip848"), kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer()),
+		kgo.DisableAutoCommit()}, false},
 	{"share", []kgo.Opt{kgo.ShareGroup("share")}, true},
 }
 

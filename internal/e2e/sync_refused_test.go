@@ -58,7 +58,7 @@ func anotherCluster(t *testing.T, s *shim, wire *wire, src, dst *testkafka.Clust
 	if err := kadm.NewClient(client(t, wrong)).CommitAllOffsets(timeout(t, 20*time.Second), "app", at); err != nil {
 		t.Fatal(err)
 	}
-	before, ends := own(t, dst, topic), endOffsets(t, dst, topic)
+	before, ends := topicConfigs(t, dst, topic), endOffsets(t, dst, topic)
 	if err := src.Node(1).Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func anotherCluster(t *testing.T, s *shim, wire *wire, src, dst *testkafka.Clust
 		return nil
 	})
 	time.Sleep(3 * time.Second) // six rounds
-	if now := own(t, dst, topic); !maps.Equal(now, before) {
+	if now := topicConfigs(t, dst, topic); !maps.Equal(now, before) {
 		t.Errorf("configs were %v and are %v", before, now)
 	}
 	if now := endOffsets(t, dst, topic); !maps.Equal(now, ends) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/testkafka"
@@ -37,25 +36,6 @@ func (s *shim) properties(src *testkafka.Cluster, properties ...string) string {
 		s.tb.Fatal(err)
 	}
 	return f
-}
-
-// own are the configs that a topic has of its own.
-func own(tb testing.TB, c *testkafka.Cluster, topic string) map[string]string {
-	tb.Helper()
-	rs, err := kadm.NewClient(client(tb, c)).DescribeTopicConfigs(timeout(tb, 20*time.Second), topic)
-	if err == nil {
-		err = rs[0].Err
-	}
-	if err != nil {
-		tb.Fatalf("configs of %s: %v", topic, err)
-	}
-	out := map[string]string{}
-	for _, x := range rs[0].Configs {
-		if x.Source == kmsg.ConfigSourceDynamicTopicConfig {
-			out[x.Key] = x.MaybeValue()
-		}
-	}
-	return out
 }
 
 // setConfigs sets configs of a topic, and removes those whose value is empty.
@@ -82,7 +62,7 @@ func setConfigs(tb testing.TB, c *testkafka.Cluster, topic string, configs map[s
 func has(tb testing.TB, c *testkafka.Cluster, topic string, want map[string]string) {
 	tb.Helper()
 	eventually(tb, 20*time.Second, "configs of "+topic, func() error {
-		got := own(tb, c, topic)
+		got := topicConfigs(tb, c, topic)
 		for k, v := range want {
 			if got[k] != v {
 				return fmt.Errorf("%s is %q, want %q (all: %v)", k, got[k], v, got)
@@ -134,7 +114,8 @@ func (s *shim) noted(topic, text string) {
 // between clusters with TLS, SASL and an authorizer, with just the rights that are documented.
 func TestTopicsInStep(t *testing.T) {
 	src, dst := securePair(t)
-	createTopic(t, src, "app.orders", 2, map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact", "max.message.bytes": "2000000"})
+	createTopic(t, src, "app.orders", 2, map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact",
+		"max.message.bytes": "2000000"})
 	for _, name := range []string{"app.gone", "app.anew", "app.extra", "app.tmp.x", "other", "__app"} {
 		createTopic(t, src, name, 1, nil)
 	}
@@ -172,10 +153,11 @@ func TestTopicsInStep(t *testing.T) {
 // configsFollow: what is set and removed at the source is at the destination, what is changed there is changed back, and the lock stays.
 func configsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 	has(t, dst, "app.orders", map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact", "max.message.bytes": "0"})
-	lock := own(t, dst, "app.orders")["min.insync.replicas"]
+	lock := topicConfigs(t, dst, "app.orders")["min.insync.replicas"]
 	setConfigs(t, dst, "app.orders", map[string]string{"segment.ms": "123456", "retention.ms": "5"})
 	setConfigs(t, src, "app.orders", map[string]string{"retention.ms": "8000000", "cleanup.policy": "", "max.message.bytes": "3000000",
-		"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "message.timestamp.type": "LogAppendTime", "segment.bytes": "1500000"})
+		"unclean.leader.election.enable": "true", "min.insync.replicas": "1", "message.timestamp.type": "LogAppendTime",
+		"segment.bytes": "1500000"})
 	has(t, dst, "app.orders", map[string]string{"retention.ms": "8000000", "cleanup.policy": "", "segment.ms": "", "segment.bytes": "1500000",
 		"unclean.leader.election.enable": "", "message.timestamp.type": "", "max.message.bytes": "0", "min.insync.replicas": lock})
 	setConfigs(t, src, "app.orders", map[string]string{"message.timestamp.type": "", "segment.bytes": ""})
@@ -185,8 +167,12 @@ func configsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 
 // partitionsFollow: partitions that the source gains are mirrored from their first record on, placed like those of a new topic.
 func partitionsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
-	if rs, err := kadm.NewClient(client(t, src)).UpdatePartitions(timeout(t, 20*time.Second), 4, "app.orders"); err != nil || rs.Error() != nil {
-		t.Fatal(err, rs.Error())
+	rs, err := kadm.NewClient(client(t, src)).UpdatePartitions(timeout(t, 20*time.Second), 4, "app.orders")
+	if err == nil {
+		err = rs.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	eventually(t, 20*time.Second, "four partitions at the source", func() error {
 		if n := len(endOffsets(t, src, "app.orders")); n != 4 {
