@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func main() {
 	flag.IntVar(&s.failing, "failover-partitions", 500, "partitions that fail over; 0 leaves it out")
 	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
-	flag.StringVar(&s.only, "only", "", "measure one part only: catchup, latency, failover, takeover or sync")
+	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -69,11 +70,19 @@ func main() {
 	}
 }
 
+func partNames() string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}
+
 // check refuses settings that measure nothing.
 func (s settings) check() error {
 	switch {
 	case s.only != "" && !slices.ContainsFunc(parts, func(p part) bool { return p.name == s.only }):
-		return fmt.Errorf("-only %s is not known: give catchup, latency, failover, takeover or sync", s.only)
+		return fmt.Errorf("-only %s is not known: give one of %s", s.only, partNames())
 	case s.topics < 1 || s.failing > 0 && s.failing < s.topics:
 		return fmt.Errorf("%d partitions can't be in %d topics", s.failing, s.topics)
 	case s.runs < 1:

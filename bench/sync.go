@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
+
+	"kmirror/internal/metasync"
 )
 
 // What the sync of metadata is measured with.
@@ -73,7 +75,7 @@ func (b *bed) metadata(ctx context.Context) error {
 			return err
 		}
 		if r.changed < syncGroups {
-			return fmt.Errorf("run %d: %d groups were changed of %d", i+1, r.changed, syncGroups)
+			return fmt.Errorf("run %d: %d offsets were written, and %d groups had moved", i+1, r.changed, syncGroups)
 		}
 		moved = append(moved, r)
 		fmt.Printf("  run %d: all groups moved: %s\n         nothing changed:  %s\n", i+1, r, quiet)
@@ -82,7 +84,7 @@ func (b *bed) metadata(ctx context.Context) error {
 	return nil
 }
 
-// syncRun is one round.
+// syncRun is one round. kinds tells how long each kind took, changed how many offsets of groups were written.
 type syncRun struct {
 	took    float64 // seconds
 	kinds   string
@@ -92,7 +94,8 @@ type syncRun struct {
 }
 
 func (r syncRun) String() string {
-	return fmt.Sprintf("%.2f s (%s), %d requests to the source, %d to the destination, %d changes", r.took, r.kinds, r.source, r.destination, r.changed)
+	return fmt.Sprintf("%.2f s (%s), %d requests to the source, %d to the destination, %d changes", r.took, r.kinds, r.source,
+		r.destination, r.changed)
 }
 
 // syncRound has a round begin at once, by properties that change nothing else, and waits for its end.
@@ -100,7 +103,7 @@ func (b *bed) syncRound(ctx context.Context) (r syncRun, err error) {
 	var before samples
 	if err := until(ctx, time.Minute, func() (bool, error) { // none is under way that a change of topics has asked for
 		before, err = b.shim.metrics(ctx)
-		return err == nil && before.of("kmirror_sync_age_seconds", "acls") > 2, err
+		return err == nil && before.of("kmirror_sync_age_seconds", metasync.ACLs) > 2, err
 	}); err != nil {
 		return r, err
 	}
@@ -115,19 +118,19 @@ func (b *bed) syncRound(ctx context.Context) (r syncRun, err error) {
 			return false, err
 		}
 		// The last kind of a round is young once the round is over.
-		if age := now.of(`kmirror_sync_age_seconds`, "acls"); age < 0 || age > time.Since(began).Seconds() {
+		if age := now.of("kmirror_sync_age_seconds", metasync.ACLs); age < 0 || age > time.Since(began).Seconds() {
 			return false, nil
 		}
 		var kinds []string
-		for _, k := range []string{"topics", "configs", "groups", "share_groups", "acls"} {
+		for _, k := range metasync.Kinds[1:] { // without the check of the source's identity
 			took := now.of("kmirror_sync_seconds", k)
 			r.took += took
 			kinds = append(kinds, fmt.Sprintf("%s %.2f", k, took))
 		}
 		r.kinds = strings.Join(kinds, ", ")
-		r.source = int(now.of("kmirror_client_requests_total", "source") - before.of("kmirror_client_requests_total", "source"))
-		r.destination = int(now.of("kmirror_client_requests_total", "destination") - before.of("kmirror_client_requests_total", "destination"))
-		r.changed = int(now.of("kmirror_sync_changes_total", "groups") - max(before.of("kmirror_sync_changes_total", "groups"), 0))
+		more := func(name, label string) int { return int(now.of(name, label) - max(before.of(name, label), 0)) }
+		r.source, r.destination = more("kmirror_client_requests_total", "source"), more("kmirror_client_requests_total", "destination")
+		r.changed = more("kmirror_sync_changes_total", metasync.Groups)
 		return true, nil
 	})
 	return r, err
