@@ -29,7 +29,7 @@ const (
 
 // aclWorld is a mirror's view of two clusters with an authorizer each, and of one without.
 type aclWorld struct {
-	t             *testing.T
+	whole, t      *testing.T // what clients live for, and the step under way
 	sec           *testkafka.Security
 	src, dst      *testkafka.Cluster
 	bare          *kgo.Client
@@ -38,6 +38,7 @@ type aclWorld struct {
 	log           bytes.Buffer
 	clients       map[string]*kgo.Client
 	base, foreign []coordinator.ACL // at the source for kmirror, at the destination of others
+	ours          []coordinator.ACL // what the mirror is to have at the destination, and to remember
 	fences        int
 }
 
@@ -46,7 +47,7 @@ func newACLWorld(t *testing.T) *aclWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &aclWorld{t: t, sec: sec, clients: map[string]*kgo.Client{},
+	w := &aclWorld{whole: t, t: t, sec: sec, clients: map[string]*kgo.Client{},
 		src:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "src", Version: testkafka.Previous})),
 		dst:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "dst"})),
 		store: &memory{mirrors: map[string]coordinator.Mirror{"m": {Name: "m"}}}}
@@ -83,7 +84,7 @@ func (w *aclWorld) as(c *testkafka.Cluster, user string) *kgo.Client {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		w.t.Cleanup(cl.Close)
+		w.whole.Cleanup(cl.Close)
 		w.clients[key] = cl
 	}
 	return w.clients[key]
@@ -151,16 +152,7 @@ func (w *aclWorld) setSource(rights bool, acls ...coordinator.ACL) {
 	if drop := without(set(there), set(want)); len(drop) > 0 {
 		w.unmake(w.src, drop...)
 	}
-	w.until("the source's ACLs", func() bool { return slices.Equal(w.list(w.src), want) })
-}
-
-func (w *aclWorld) until(what string, ok func() bool) {
-	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	eventually(w.t, "the source's ACLs", func() bool { return slices.Equal(w.list(w.src), want) })
 }
 
 // there returns the destination's ACLs after all that was done before has reached the broker. What tells it is an ACL created after it:
@@ -170,16 +162,16 @@ func (w *aclWorld) there() []coordinator.ACL {
 	w.fences++
 	fence := acl(fmt.Sprintf("TOPIC fence-%d READ", w.fences))
 	w.make(w.dst, fence)
-	w.until("the destination's broker", func() bool { return slices.Contains(w.list(w.dst), fence) })
+	eventually(w.t, "the destination's broker", func() bool { return slices.Contains(w.list(w.dst), fence) })
 	w.unmake(w.dst, fence)
-	w.until("the destination's broker", func() bool { return !slices.Contains(w.list(w.dst), fence) })
+	eventually(w.t, "the destination's broker", func() bool { return !slices.Contains(w.list(w.dst), fence) })
 	return w.list(w.dst)
 }
 
-// expect compares the destination and what is remembered.
-func (w *aclWorld) expect(there, ours []coordinator.ACL) {
+// expect compares what is remembered with ours, and the destination with that and what else is to be there.
+func (w *aclWorld) expect(others []coordinator.ACL) {
 	w.t.Helper()
-	got := w.there()
+	got, there, ours := w.there(), slices.Concat(others, w.ours), w.ours
 	if lack, more := without(set(there), set(got)), without(set(got), set(there)); len(lack)+len(more) > 0 {
 		w.t.Errorf("at the destination %d are missing: %v; %d should not be there: %v", len(lack), few(lack), len(more), few(more))
 	}
@@ -219,7 +211,7 @@ func (w *aclWorld) counted(want string) {
 	}
 }
 
-// all are ACLs of every kind that there is, and enough for several requests.
+// allACLs are ACLs of every kind that there is, and enough for several requests.
 func allACLs() []coordinator.ACL {
 	out := aclsOf("TOPIC orders READ", "TOPIC orders READ PREFIXED", "TOPIC * WRITE", "GROUP g,h READ PREFIXED User:CN=a,O=b,C=c 10.0.0.1",
 		"TOPIC secret ALL LITERAL User:* * DENY", "CLUSTER kafka-cluster IDEMPOTENT_WRITE", "TRANSACTIONAL_ID t WRITE",
@@ -237,10 +229,28 @@ func except(list []coordinator.ACL, not ...coordinator.ACL) []coordinator.ACL {
 
 func TestACLsOnKafka(t *testing.T) {
 	w := newACLWorld(t)
-	all := allACLs()
-	same, prefixed := acl("TOPIC same READ"), acl("TOPIC orders READ PREFIXED")
-	ours := except(all, same)
+	for _, step := range []struct {
+		name string
+		run  func(w *aclWorld, t *testing.T)
+	}{
+		{"no authorizer", (*aclWorld).noAuthorizer}, {"not remembered", (*aclWorld).notRemembered}, {"created", (*aclWorld).created},
+		{"deleted", (*aclWorld).deleted}, {"nothing is shown", (*aclWorld).nothingShown}, {"rights", (*aclWorld).rights},
+		{"one is refused", (*aclWorld).oneRefused}, {"rules", (*aclWorld).rules}, {"prune", (*aclWorld).prune},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			w.t = t
+			step.run(w, t)
+		})
+		if w.t = t; t.Failed() {
+			return // each begins where the one before it ended
+		}
+	}
+}
 
+// Of the source's ACLs sameACL is at the destination already, and prefixedACL is deleted at the source in the course of the test.
+var sameACL, prefixedACL = acl("TOPIC same READ"), acl("TOPIC orders READ PREFIXED")
+
+func (w *aclWorld) noAuthorizer(t *testing.T) {
 	for name, run := range map[string]*job{
 		"source":      w.job(w.bare, w.as(w.dst, kmirror), nil),
 		"destination": w.job(w.as(w.src, kmirror), w.bare, nil),
@@ -250,118 +260,122 @@ func TestACLsOnKafka(t *testing.T) {
 		}
 		w.counted("skipped acls no_authorizer: 1; ")
 	}
-	w.expect(w.foreign, nil)
+	w.expect(w.foreign)
+}
 
-	w.setSource(true, all...)
+// notRemembered: what can't be remembered is not created.
+func (w *aclWorld) notRemembered(t *testing.T) {
+	w.setSource(true, allACLs()...)
 	w.store.broken = errBroken
 	if err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), nil).acls(w.limit()); !errors.Is(err, errBroken) {
 		t.Errorf("what can't be remembered: %v", err)
 	}
-	w.expect(w.foreign, nil)
+	w.expect(w.foreign)
 	w.store.broken = nil
+}
 
-	w.round(nil, fmt.Sprintf("changed acls: %d; ", len(ours)))
+func (w *aclWorld) created(t *testing.T) {
+	w.ours = except(allACLs(), sameACL)
+	w.round(nil, fmt.Sprintf("changed acls: %d; ", len(w.ours)))
 	line := `level=INFO msg="ACL created" resource_type=GROUP resource_name=g,h pattern_type=PREFIXED ` +
 		`principal="User:CN=a,O=b,C=c" host=10.0.0.1 operation=READ permission=ALLOW`
-	if n := strings.Count(w.log.String(), "\n"); n != len(ours) || !strings.Contains(w.log.String(), line) {
+	if n := strings.Count(w.log.String(), "\n"); n != len(w.ours) || !strings.Contains(w.log.String(), line) {
 		t.Errorf("%d lines in the log, and among them is to be %s", n, line)
 	}
-	w.expect(slices.Concat(w.foreign, ours), ours)
+	w.expect(w.foreign)
 	w.round(nil, "")
+}
 
-	t.Run("deleted at the source", func(t *testing.T) {
-		w.t = t
-		w.setSource(true, except(all, same, prefixed)...)
-		w.round(nil, "changed acls: 1; ")
-		if !strings.Contains(w.log.String(), `msg="ACL deleted" resource_type=TOPIC resource_name=orders pattern_type=PREFIXED`) {
-			t.Errorf("the log says %s", w.log.String())
-		}
-		ours = except(ours, prefixed)
-		w.expect(slices.Concat(w.foreign, ours), ours)
-	})
-	t.Run("deleted at the destination", func(t *testing.T) {
-		w.t = t
-		w.unmake(w.dst, ours[0])
-		w.expect(slices.Concat(w.foreign, ours[1:]), ours)
-		w.round(nil, "changed acls: 1; ")
-		w.expect(slices.Concat(w.foreign, ours), ours)
-	})
-	t.Run("deleted on both sides", func(t *testing.T) {
-		w.t = t
-		last := len(ours) - 1
-		w.unmake(w.dst, ours[last])
-		w.setSource(true, ours[:last]...)
-		w.there()
-		w.round(nil, "")
-		ours = ours[:last]
-		w.expect(slices.Concat(w.foreign, ours), ours)
-	})
-	t.Run("nothing is shown", func(t *testing.T) {
-		w.t = t
-		for name, src := range map[string]string{"unauthorised": eve, "no ACLs at all": testkafka.AdminUser} {
-			w.setSource(false, map[string][]coordinator.ACL{eve: all}[src]...)
-			for _, prune := range []string{"own", "all"} {
-				err := w.job(w.as(w.src, src), w.as(w.dst, kmirror), map[string]string{filters.ACLsPrune: prune}).acls(w.limit())
-				if src == eve {
-					fails(t, name, err, kerr.ClusterAuthorizationFailed, "grant DESCRIBE on CLUSTER to kmirror's principal at the source")
-					w.counted("")
-				} else {
-					fails(t, name, err, nil, "")
-					w.counted("skipped acls empty_source: 1; ")
-				}
-				w.expect(slices.Concat(w.foreign, ours), ours)
+// deleted: at the source, at the destination, on both sides.
+func (w *aclWorld) deleted(t *testing.T) {
+	w.setSource(true, except(allACLs(), sameACL, prefixedACL)...)
+	w.round(nil, "changed acls: 1; ")
+	if !strings.Contains(w.log.String(), `msg="ACL deleted" resource_type=TOPIC resource_name=orders pattern_type=PREFIXED`) {
+		t.Errorf("the log says %s", w.log.String())
+	}
+	w.ours = except(w.ours, prefixedACL)
+	w.expect(w.foreign)
+
+	w.unmake(w.dst, w.ours[0])
+	w.there()
+	w.round(nil, "changed acls: 1; ")
+	w.expect(w.foreign)
+
+	last := len(w.ours) - 1
+	w.unmake(w.dst, w.ours[last])
+	w.setSource(true, w.ours[:last]...)
+	w.there()
+	w.round(nil, "") // only to forget it is left
+	w.ours = w.ours[:last]
+	w.expect(w.foreign)
+}
+
+// nothingShown: a source that shows no ACLs, since kmirror may not see them or since there are none, deletes nothing.
+func (w *aclWorld) nothingShown(t *testing.T) {
+	for name, src := range map[string]string{"unauthorised": eve, "no ACLs at all": testkafka.AdminUser} {
+		w.setSource(false, map[string][]coordinator.ACL{eve: allACLs()}[src]...)
+		for _, prune := range []string{"own", "all"} {
+			err := w.job(w.as(w.src, src), w.as(w.dst, kmirror), map[string]string{filters.ACLsPrune: prune}).acls(w.limit())
+			if src == eve {
+				fails(t, name, err, kerr.ClusterAuthorizationFailed, "grant DESCRIBE on CLUSTER to kmirror's principal at the source")
+				w.counted("")
+			} else {
+				fails(t, name, err, nil, "")
+				w.counted("skipped acls empty_source: 1; ")
 			}
+			w.expect(w.foreign)
 		}
-	})
-	t.Run("rights at the destination", func(t *testing.T) {
-		w.t = t
-		fresh := aclsOf("GROUP fresh READ", "GROUP fresh READ PREFIXED", "GROUP fresh DELETE")
-		w.setSource(true, append(slices.Clone(ours[1:]), fresh...)...)
-		for user, right := range map[string]string{eve: "DESCRIBE", watcher: "ALTER"} {
-			err := w.job(w.as(w.src, kmirror), w.as(w.dst, user), nil).acls(w.limit())
-			fails(t, user, err, kerr.ClusterAuthorizationFailed, "grant "+right+" on CLUSTER to kmirror's principal at the destination")
-			if n := strings.Count(err.Error(), "create ACL "); n > 1 {
-				t.Errorf("%d ACLs were tried in vain, one would do", n)
-			}
-			w.counted("")
-			w.expect(slices.Concat(w.foreign, ours), ours) // and what could not be created is not taken for ours
+	}
+}
+
+// rights at the destination: what can't be created without them is not taken for ours.
+func (w *aclWorld) rights(t *testing.T) {
+	fresh := aclsOf("GROUP fresh READ", "GROUP fresh READ PREFIXED", "GROUP fresh DELETE")
+	w.setSource(true, append(slices.Clone(w.ours[1:]), fresh...)...)
+	for user, right := range map[string]string{eve: "DESCRIBE", watcher: "ALTER"} {
+		err := w.job(w.as(w.src, kmirror), w.as(w.dst, user), nil).acls(w.limit())
+		fails(t, user, err, kerr.ClusterAuthorizationFailed, "grant "+right+" on CLUSTER to kmirror's principal at the destination")
+		if n := strings.Count(err.Error(), "create ACL "); n > 1 {
+			t.Errorf("%d ACLs were tried in vain, one would do", n)
 		}
-		w.round(nil, "changed acls: 4; ")
-		ours = append(ours[1:], fresh...)
-		w.expect(slices.Concat(w.foreign, ours), ours)
+		w.counted("")
+		w.expect(w.foreign)
+	}
+	w.round(nil, "changed acls: 4; ")
+	w.ours = append(w.ours[1:], fresh...)
+	w.expect(w.foreign)
+}
+
+func (w *aclWorld) oneRefused(t *testing.T) {
+	good := aclsOf("GROUP good-1 READ", "GROUP good-2 READ")
+	bad := acl("CLUSTER other-cluster READ")
+	err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), nil).createACLs(w.limit(), []coordinator.ACL{good[0], bad, good[1]})
+	fails(t, "a cluster of another name", err, kerr.InvalidRequest, bad.String())
+	w.counted("changed acls: 2; ")
+	w.ours = append(w.ours, good...)
+	w.expect(w.foreign)
+}
+
+// rules: what no rule means any more is deleted.
+func (w *aclWorld) rules(*testing.T) {
+	groups := slices.DeleteFunc(slices.Clone(w.ours), func(a coordinator.ACL) bool {
+		return a.ResourceType != "GROUP" || strings.HasPrefix(a.ResourceName, "good")
 	})
-	t.Run("one is refused", func(t *testing.T) {
-		w.t = t
-		good := aclsOf("GROUP good-1 READ", "GROUP good-2 READ")
-		bad := acl("CLUSTER other-cluster READ")
-		err := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), nil).createACLs(w.limit(), []coordinator.ACL{good[0], bad, good[1]})
-		fails(t, "a cluster of another name", err, kerr.InvalidRequest, bad.String())
-		w.counted("changed acls: 2; ")
-		ours = append(ours, good...)
-		w.expect(slices.Concat(w.foreign, ours), ours)
-	})
-	t.Run("rules", func(t *testing.T) {
-		w.t = t
-		groups := slices.DeleteFunc(slices.Clone(ours), func(a coordinator.ACL) bool {
-			return a.ResourceType != "GROUP" || strings.HasPrefix(a.ResourceName, "good")
-		})
-		w.round(map[string]string{filters.ACLsInclude: "GROUP"}, fmt.Sprintf("changed acls: %d; ", len(ours)-len(groups)))
-		ours = groups
-		w.expect(slices.Concat(w.foreign, ours), ours)
-	})
-	t.Run("prune", func(t *testing.T) {
-		w.t = t
-		config := map[string]string{filters.ACLsInclude: "GROUP,CLUSTER", filters.ACLsPrune: "all"}
-		idempotent := acl("CLUSTER kafka-cluster IDEMPOTENT_WRITE")
-		want := append(slices.Concat(ours, w.base), idempotent)
-		dst := w.as(w.dst, testkafka.AdminUser) // kmirror's own right to change ACLs goes as well
-		fails(t, "prune", w.job(w.as(w.src, kmirror), dst, config).acls(w.limit()), nil, "")
-		w.counted(fmt.Sprintf("changed acls: %d; ", 1+len(w.foreign)-1))
-		if !strings.Contains(w.log.String(), `resource_name=kept`) || !strings.Contains(w.log.String(), "mirror.acls.prune is all") {
-			t.Errorf("the log says %s", w.log.String())
-		}
-		w.expect(want, append(ours, idempotent))
-	})
+	w.round(map[string]string{filters.ACLsInclude: "GROUP"}, fmt.Sprintf("changed acls: %d; ", len(w.ours)-len(groups)))
+	w.ours = groups
+	w.expect(w.foreign)
+}
+
+func (w *aclWorld) prune(t *testing.T) {
+	config := map[string]string{filters.ACLsInclude: "GROUP,CLUSTER", filters.ACLsPrune: "all"}
+	dst := w.as(w.dst, testkafka.AdminUser) // kmirror's own right to change ACLs goes as well
+	fails(t, "prune", w.job(w.as(w.src, kmirror), dst, config).acls(w.limit()), nil, "")
+	w.counted(fmt.Sprintf("changed acls: %d; ", 1+len(w.foreign)-1))
+	if !strings.Contains(w.log.String(), `resource_name=kept`) || !strings.Contains(w.log.String(), "mirror.acls.prune is all") {
+		t.Errorf("the log says %s", w.log.String())
+	}
+	w.ours = append(w.ours, acl("CLUSTER kafka-cluster IDEMPOTENT_WRITE"))
+	w.expect(w.base)
 }
 
 func fails(t *testing.T, what string, err, is error, says string) {

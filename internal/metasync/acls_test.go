@@ -1,6 +1,7 @@
 package metasync
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -122,34 +123,42 @@ func TestPlanACLsNeverGoesTooFar(t *testing.T) {
 		if !pruneAll && len(p.prune) > 0 {
 			t.Fatalf("prunes unasked: %v", p.prune)
 		}
-		for _, a := range p.drop {
-			if !ours[a] || source[a] && f.ACL(a) {
-				t.Fatalf("drops %v: ours %v, at the source %v", a, ours[a], source[a])
-			}
-			delete(there, a)
-			delete(ours, a)
-		}
-		for _, a := range p.prune {
-			if ours[a] || !there[a] || source[a] && f.ACL(a) {
-				t.Fatalf("prunes %v: ours %v, at the source %v", a, ours[a], source[a])
-			}
-			delete(there, a)
-		}
-		for _, a := range p.create {
-			if there[a] || !source[a] || !f.ACL(a) {
-				t.Fatalf("creates %v: there %v, at the source %v", a, there[a], source[a])
-			}
-			there[a], ours[a] = true, true
-		}
-		for a := range source {
-			if f.ACL(a) && !there[a] {
-				t.Fatalf("%v is missing after the round", a)
-			}
+		if errs := carryOut(p, source, there, ours, f); len(errs) > 0 {
+			t.Fatal(errs)
 		}
 		if again := planACLs(list(source), list(there), list(ours), f.ACL, pruneAll); len(again.create)+len(again.drop)+len(again.prune) > 0 {
 			t.Fatalf("a second round has something to do: %+v", again)
 		}
 	}
+}
+
+// carryOut does what a plan says and returns what of it goes too far, or not far enough.
+func carryOut(p aclPlan, source, there, ours map[coordinator.ACL]bool, f *filters.Filters) (errs []error) {
+	for _, a := range p.drop {
+		if !ours[a] || source[a] && f.ACL(a) {
+			errs = append(errs, fmt.Errorf("drops %v: ours %v, at the source %v", a, ours[a], source[a]))
+		}
+		delete(there, a)
+		delete(ours, a)
+	}
+	for _, a := range p.prune {
+		if ours[a] || !there[a] || source[a] && f.ACL(a) {
+			errs = append(errs, fmt.Errorf("prunes %v: ours %v, at the source %v", a, ours[a], source[a]))
+		}
+		delete(there, a)
+	}
+	for _, a := range p.create {
+		if there[a] || !source[a] || !f.ACL(a) {
+			errs = append(errs, fmt.Errorf("creates %v: there %v, at the source %v", a, there[a], source[a]))
+		}
+		there[a], ours[a] = true, true
+	}
+	for a := range source {
+		if f.ACL(a) && !there[a] {
+			errs = append(errs, fmt.Errorf("%v is missing after the round", a))
+		}
+	}
+	return errs
 }
 
 // TestTwoMirrorsShareAnACL: it goes when the source of the mirror that created it drops it, and the other mirror brings it back as its own.

@@ -291,18 +291,16 @@ func check(t *testing.T, err error) {
 }
 
 // reader is a member of a group.
-type reader struct {
-	cl *kgo.Client
-}
+type reader struct{ cl *kgo.Client }
 
-// member joins a group and returns once it has read so many records.
+// member makes a client that joins a group by its options once it reads a topic.
 func (b *bed) member(t *testing.T, c *testkafka.Cluster, topic string, opts ...kgo.Opt) *reader {
 	t.Helper()
 	cl, _ := b.connect(t, c, append([]kgo.Opt{kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100 * time.Millisecond)}, opts...)...)
 	return &reader{cl}
 }
 
-// read returns the first record that comes.
+// read returns the next n records.
 func (r *reader) read(t *testing.T, n int) []*kgo.Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
