@@ -19,6 +19,8 @@ const (
 	mayDescribe        int32 = 1 << 8
 	mayClusterAction   int32 = 1 << 9
 	mayDescribeConfigs int32 = 1 << 10
+
+	mayAll int32 = -1
 )
 
 const (
@@ -81,7 +83,7 @@ func (c *conn) judge(req kmsg.Request) error {
 	return nil
 }
 
-// learnRights asks for the rights on topics that are not known, or no more.
+// learnRights asks for the rights on topics that are not known, or not any more.
 func (c *conn) learnRights(names []string) error {
 	now := time.Now()
 	req := kmsg.NewPtrMetadataRequest()

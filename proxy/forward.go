@@ -155,7 +155,7 @@ func (c *conn) prove() error {
 	case !known:
 		return closef("not ready", "the destination's brokers are not known yet")
 	case !sasl && !secure:
-		c.proved, c.cluster = true, -1
+		c.proved, c.cluster = true, mayAll
 		return nil
 	case sasl && !c.sasl:
 		return closef("not authenticated", "a request came before the SASL handshake")
@@ -184,8 +184,8 @@ func (s *Server) security(l Listener) (sasl, secure, known bool) {
 		for _, e := range b.Endpoints {
 			if e.Name == l.Name {
 				known = true
-				sasl = sasl || e.SecurityProtocol == 2 || e.SecurityProtocol == 3
-				secure = secure || e.SecurityProtocol == 1 || e.SecurityProtocol == 3
+				sasl = sasl || e.SASL()
+				secure = secure || e.TLS()
 			}
 		}
 	}

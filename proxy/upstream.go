@@ -44,8 +44,8 @@ func (s *Server) targetOf(b *kraft.Broker, listener string) (target, bool) {
 	for _, e := range b.Endpoints {
 		if e.Name == listener {
 			return target{broker: b.ID, epoch: b.Epoch, host: e.Host, port: e.Port,
-				tls:  e.SecurityProtocol == 1 || e.SecurityProtocol == 3,
-				sasl: e.SecurityProtocol == 2 || e.SecurityProtocol == 3}, true
+				tls:  e.TLS(),
+				sasl: e.SASL()}, true
 		}
 	}
 	return target{}, false

@@ -82,7 +82,8 @@ func TestUpstreamTLS(t *testing.T) {
 }
 
 func TestListenersSpeakAsTheBrokersDo(t *testing.T) {
-	cfg := &Config{NodeIDs: []int32{9001}, Listeners: []ListenerConfig{{Name: "A", Protocol: "SASL_PLAINTEXT"}, {Name: "B", Protocol: "PLAINTEXT"}}}
+	cfg := &Config{NodeIDs: []int32{9001},
+		Listeners: []ListenerConfig{{Name: "A", Protocol: "SASL_PLAINTEXT"}, {Name: "B", Protocol: "PLAINTEXT"}}}
 	for name, c := range map[string]struct {
 		a, b []int16 // protocols that brokers have
 		want string
@@ -92,10 +93,14 @@ func TestListenersSpeakAsTheBrokersDo(t *testing.T) {
 		"both":  {[]int16{3, 3}, []int16{1, 1}, "listeners.B.protocol is PLAINTEXT, the destination's brokers have SSL there"},
 	} {
 		img := kraft.Empty()
-		img.Brokers = map[int32]*kraft.Broker{9001: {ID: 9001, Endpoints: []kraft.Endpoint{{Name: "A", SecurityProtocol: 1}, {Name: "B", SecurityProtocol: 1}}}}
+		img.Brokers = map[int32]*kraft.Broker{}
+		add := func(id int32, a, b int16) {
+			ends := []kraft.Endpoint{{Name: "A", SecurityProtocol: a}, {Name: "B", SecurityProtocol: b}}
+			img.Brokers[id] = &kraft.Broker{ID: id, Endpoints: ends}
+		}
+		add(9001, 1, 1) // ours, registered before
 		for i := range c.a {
-			id := int32(i + 1)
-			img.Brokers[id] = &kraft.Broker{ID: id, Endpoints: []kraft.Endpoint{{Name: "A", SecurityProtocol: c.a[i]}, {Name: "B", SecurityProtocol: c.b[i]}}}
+			add(int32(i+1), c.a[i], c.b[i])
 		}
 		err := missingListeners(cfg, img)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

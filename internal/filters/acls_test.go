@@ -49,10 +49,11 @@ func TestParseACLRule(t *testing.T) {
 		}
 	}
 	for rule, say := range map[string]string{
-		"":                            "a part is empty",
-		"TOPIC;":                      "a part is empty",
-		"TOPIC;;READ":                 "a part is empty",
-		"CLUSTER_MIRROR":              `"CLUSTER_MIRROR" is no resource type; give * or one of TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, ` + "DELEGATION_TOKEN, USER",
+		"":            "a part is empty",
+		"TOPIC;":      "a part is empty",
+		"TOPIC;;READ": "a part is empty",
+		"CLUSTER_MIRROR": `"CLUSTER_MIRROR" is no resource type; give * or one of TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, ` +
+			"DELEGATION_TOKEN, USER",
 		"ANY":                         "is no resource type",
 		"topics;a":                    "is no resource type",
 		"TOPIC;a;FETCH":               `"FETCH" is no operation; give * or one of ALL, READ, WRITE, CREATE`,

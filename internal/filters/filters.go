@@ -82,7 +82,8 @@ func Parse(config map[string]string) (*Filters, error) {
 	if v, ok := config[MetadataRefreshInterval]; ok {
 		ms, err := strconv.ParseInt(strings.TrimSpace(v), 10, 32)
 		if f.Refresh = time.Duration(ms) * time.Millisecond; err != nil || f.Refresh < MinRefresh {
-			return nil, fmt.Errorf("%s: %q is not a number of milliseconds from %d up", MetadataRefreshInterval, v, MinRefresh.Milliseconds())
+			return nil, fmt.Errorf("%s: %q is not a number of milliseconds from %d up", MetadataRefreshInterval, v,
+				MinRefresh.Milliseconds())
 		}
 	}
 	switch v := strings.TrimSpace(config[ACLsPrune]); v {

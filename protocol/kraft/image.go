@@ -71,6 +71,12 @@ type Endpoint struct {
 	SecurityProtocol int16
 }
 
+// TLS reports whether the endpoint's protocol has it.
+func (e Endpoint) TLS() bool { return e.SecurityProtocol == 1 || e.SecurityProtocol == 3 }
+
+// SASL reports whether the endpoint's protocol has it.
+func (e Endpoint) SASL() bool { return e.SecurityProtocol == 2 || e.SecurityProtocol == 3 }
+
 // TopicByName returns the topic of that name, or nil.
 func (i *Image) TopicByName(name string) *Topic {
 	id, ok := i.Names[name]
