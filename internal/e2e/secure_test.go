@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -124,12 +125,14 @@ func as(t *testing.T, c *testkafka.Cluster, user, addr string, opts ...kgo.Opt) 
 func TestSecure(t *testing.T) {
 	src, dst := securePair(t)
 	createTopic(t, src, "orders", 2, nil)
+	createTopic(t, src, "spare", 1, nil)
 	createTopic(t, dst, "local", 2, nil)
 	produce(t, client(t, src), "orders", 2, 500, 200)
+	produce(t, client(t, src), "spare", 1, 10, 200)
 	s := newShim(t, dst, "")
 	s.create(src, brisk)
-	s.mirror("orders")
-	s.caughtUp(src, 3, time.Minute, "orders")
+	s.mirror("orders", "spare")
+	s.caughtUp(src, 3, time.Minute, "orders", "spare")
 	produce(t, client(t, src), "orders", 2, 500, 200)
 	s.caughtUp(src, 3, 30*time.Second, "orders")
 	sameSegments(t, src, dst, "orders", 2, 3)
@@ -158,7 +161,7 @@ func TestSecure(t *testing.T) {
 	}
 }
 
-// secureBed is a secure pair with a topic "orders" that is mirrored and one "local" that is not.
+// secureBed is a secure pair with topics "orders" and "spare" that are mirrored and one "local" that is not.
 type secureBed struct {
 	src, dst *testkafka.Cluster
 	s        *shim
@@ -279,9 +282,25 @@ func (b *secureBed) renewed(t *testing.T) {
 	})
 }
 
-// restarted: kmirror dies and comes back, with its state and its leadership.
+// without runs a command of kmirror that needs no running process, with its configuration.
+func (b *secureBed) without(t *testing.T, args ...string) {
+	t.Helper()
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(timeout(t, time.Minute), bin, append(args, "--config", b.s.config)...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %v\n%s", args, err, out)
+	}
+}
+
+// restarted: kmirror dies and comes back, with its state and its leadership. A topic is taken from it meanwhile.
 func (b *secureBed) restarted(t *testing.T) {
 	b.s.kill()
+	b.without(t, "unlock", "--topics", "spare", "--force", "--yes")
+	writable(t, b.dst, "spare", "unlocked")
+	b.without(t, "serve", "--check")
 	b.s.start()
 	produce(t, client(t, b.src), "orders", 2, 100, 200)
 	b.s.caughtUp(b.src, 3, time.Minute, "orders")
@@ -293,7 +312,7 @@ func (b *secureBed) restarted(t *testing.T) {
 
 // failedOver: writers have the topic, and the group reads on.
 func (b *secureBed) failedOver(t *testing.T) {
-	took := b.s.verb("failover", "orders")
+	took := b.s.verb("failover", "orders,spare") // of the latter only our ids are taken out
 	leads(t, b.dst, "orders", 3, 10*time.Second)
 	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "orders", Value: []byte("yes")}).FirstErr()
 	if err != nil {

@@ -481,17 +481,3 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coord
 	t.TopicID = id
 	return s.put(ctx, t, known)
 }
-
-// unreachable is an error about one of the clusters.
-func unreachable(what string, err error) error {
-	return &admin.Error{Code: -1, Message: fmt.Sprintf("the %s does not answer: %v", what, err),
-		Hint: "check bootstrap.servers, security settings and rights", Exit: admin.ExitUnreachable}
-}
-
-// asError makes an operator's error of any.
-func asError(err error) *admin.Error {
-	if e, ok := err.(*admin.Error); ok {
-		return e
-	}
-	return &admin.Error{Code: -1, Message: err.Error(), Hint: "see the log of kmirror serve, then try again", Exit: admin.ExitFailed}
-}

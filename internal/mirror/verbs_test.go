@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
 	"kmirror/protocol"
@@ -306,5 +308,20 @@ func TestNote(t *testing.T) {
 	w.topics[0].Desired = statemachine.Mirroring
 	if err := m.note(t.Context(), seen); err != nil || w.topics[0].Desired != statemachine.Mirroring {
 		t.Errorf("%v, %+v", err, w.topics[0])
+	}
+}
+
+func TestUnreachableOrForbidden(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		text, hint string
+	}{
+		{errors.New("dial"), "does not answer", "bootstrap.servers"},
+		{fmt.Errorf("x: %w", kerr.TopicAuthorizationFailed), "lacks a right at the source", "docs/operations.md"},
+	} {
+		var e *admin.Error
+		if err := unreachable("source", c.err); !errors.As(err, &e) || !strings.Contains(e.Message, c.text) || !strings.Contains(e.Hint, c.hint) {
+			t.Errorf("%v: %v", c.err, err)
+		}
 	}
 }

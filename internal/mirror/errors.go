@@ -1,0 +1,31 @@
+package mirror
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"kmirror/internal/admin"
+)
+
+// unreachable is an error about one of the clusters: it does not answer, or it answers that we may not.
+func unreachable(what string, err error) error {
+	e := &admin.Error{Code: -1, Message: fmt.Sprintf("the %s does not answer: %v", what, err),
+		Hint: "check bootstrap.servers, security settings and rights", Exit: admin.ExitUnreachable}
+	for _, denied := range []error{kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.GroupAuthorizationFailed} {
+		if errors.Is(err, denied) {
+			e.Message = fmt.Sprintf("kmirror lacks a right at the %s: %v", what, err)
+			e.Hint = "grant what docs/operations.md lists"
+		}
+	}
+	return e
+}
+
+// asError makes an operator's error of any.
+func asError(err error) *admin.Error {
+	if e, ok := err.(*admin.Error); ok {
+		return e
+	}
+	return &admin.Error{Code: -1, Message: err.Error(), Hint: "see the log of kmirror serve, then try again", Exit: admin.ExitFailed}
+}
