@@ -204,18 +204,20 @@ func (s *Server) lookup(
 func (s *Server) private(
 	ctx context.Context, req *kip1279.KmirrorCallRequest, resp *kip1279.KmirrorCallResponse, peer string,
 ) {
-	var err error
-	if answer, ok, failed := s.betweenProcesses(ctx, req.Verb, req.Payload); ok {
-		resp.Payload, err = answer, failed
-	} else if req.Verb == VerbRetire {
-		resp.Payload, err = s.retire(ctx, req.Payload, peer)
-	} else if req.Verb == VerbAlter {
-		resp.Payload, err = s.alter(ctx, req.Payload, peer)
-	} else if req.Verb == VerbSync {
-		resp.Payload, err = s.syncStatus(ctx, req.Payload)
-	} else {
-		resp.Payload, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)
+	answer, ok, err := s.betweenProcesses(ctx, req.Verb, req.Payload)
+	if !ok {
+		switch req.Verb {
+		case VerbRetire:
+			answer, err = s.retire(ctx, req.Payload, peer)
+		case VerbAlter:
+			answer, err = s.alter(ctx, req.Payload, peer)
+		case VerbSync:
+			answer, err = s.syncStatus(ctx, req.Payload)
+		default:
+			answer, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)
+		}
 	}
+	resp.Payload = answer
 	setStatus(&resp.Status, &resp.Extra, err)
 }
 

@@ -50,7 +50,7 @@ type Store struct {
 	table  *table
 	loaded chan struct{}
 	closed chan struct{}
-	// acls keeps what a mirror creates from being remembered after the mirror was deleted.
+	// acls is a lock, held while it is full, that keeps what a mirror creates from being remembered after the mirror was deleted.
 	acls chan struct{}
 
 	// client, partitions and cluster are set before loaded is closed.

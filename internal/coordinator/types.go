@@ -82,7 +82,7 @@ type PartitionState struct {
 }
 
 // ACL is a binding that a mirror created at the destination, in Kafka's names (resource type, pattern type, operation, permission).
-// All fields together are its identity.
+// All fields together are its identity. They are UTF-8.
 type ACL struct {
 	ResourceType, ResourceName, PatternType, Principal, Host, Operation, Permission string
 }
