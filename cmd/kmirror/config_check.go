@@ -149,7 +149,8 @@ func (k *checker) protocol(key string, l ListenerConfig) {
 		return
 	case "SSL", "SASL_SSL":
 	default:
-		k.add(key+".protocol", "%q is not known; give PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL, as the destination's brokers have it",
+		k.add(key+".protocol",
+			"%q is not known; give PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL, as the destination's brokers have it",
 			l.Protocol)
 		return
 	}

@@ -182,7 +182,8 @@ func (b *secureBed) clients(t *testing.T) {
 	if err != nil {
 		t.Errorf("last stable offsets: %v", err)
 	}
-	err = as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "orders", Value: []byte("no")}).FirstErr()
+	err = as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second),
+		&kgo.Record{Topic: "orders", Value: []byte("no")}).FirstErr()
 	if !errors.Is(err, kerr.PolicyViolation) {
 		t.Errorf("produce to the mirror topic: %v", err)
 	}
@@ -314,7 +315,8 @@ func (b *secureBed) restarted(t *testing.T) {
 func (b *secureBed) failedOver(t *testing.T) {
 	took := b.s.verb("failover", "orders,spare") // of the latter only our ids are taken out
 	leads(t, b.dst, "orders", 3, 10*time.Second)
-	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "orders", Value: []byte("yes")}).FirstErr()
+	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second),
+		&kgo.Record{Topic: "orders", Value: []byte("yes")}).FirstErr()
 	if err != nil {
 		t.Errorf("produce after failover: %v", err)
 	}
@@ -349,7 +351,8 @@ func (b *secureBed) inStep(t *testing.T) {
 			return err
 		}
 		at, committed := got.Lookup("orders", 0)
-		if retention := topicConfigs(t, b.dst, "orders")["retention.ms"]; !committed || at.At != 10 || len(d.Partitions) != 3 || retention != "86400000" {
+		if retention := topicConfigs(t, b.dst, "orders")["retention.ms"];
+			!committed || at.At != 10 || len(d.Partitions) != 3 || retention != "86400000" {
 			return fmt.Errorf("group at %d (%v), %d partitions, retention.ms %q", at.At, committed, len(d.Partitions), retention)
 		}
 		return nil
@@ -374,7 +377,8 @@ func (b *secureBed) inStep(t *testing.T) {
 func (b *secureBed) retired(t *testing.T) {
 	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
 	r, c := kmsg.NewIncrementalAlterConfigsRequestResource(), kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
-	r.ResourceType, r.ResourceName, c.Name, c.Value = kmsg.ConfigResourceTypeBroker, "9001", "leader.replication.throttled.rate", new("1000000")
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeBroker, "9001"
+	c.Name, c.Value = "leader.replication.throttled.rate", new("1000000")
 	r.Configs = append(r.Configs, c)
 	req.Resources = append(req.Resources, r)
 	controller, err := kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.AdminUser), kgo.SeedBrokers(b.dst.Controllers()[0]))...)
