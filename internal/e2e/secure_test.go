@@ -351,8 +351,7 @@ func (b *secureBed) inStep(t *testing.T) {
 			return err
 		}
 		at, committed := got.Lookup("orders", 0)
-		if retention := topicConfigs(t, b.dst, "orders")["retention.ms"];
-			!committed || at.At != 10 || len(d.Partitions) != 3 || retention != "86400000" {
+		if retention := topicConfigs(t, b.dst, "orders")["retention.ms"]; !committed || at.At != 10 || len(d.Partitions) != 3 || retention != "86400000" {
 			return fmt.Errorf("group at %d (%v), %d partitions, retention.ms %q", at.At, committed, len(d.Partitions), retention)
 		}
 		return nil
