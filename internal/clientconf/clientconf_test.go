@@ -190,7 +190,7 @@ func TestOptionsRefuse(t *testing.T) {
 		"oauth":            {map[string]string{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": jaas}, "token"},
 		"broken reference": {map[string]string{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "${env:KMIRROR_TEST_NOT_SET}"}, "KMIRROR_TEST_NOT_SET"},
 		"timeout":          {map[string]string{"request.timeout.ms": "soon"}, "request.timeout.ms"},
-		"JKS":              {map[string]string{"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}, "only PEM"},
+		"JKS":              {map[string]string{"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}, "/x.jks"},
 		"no PEM":           {map[string]string{"security.protocol": "SSL", "ssl.truststore.certificates": secret}, "no PEM"},
 		"no store":         {map[string]string{"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": "/none"}, "/none"},
 		"old TLS":          {map[string]string{"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.2"},

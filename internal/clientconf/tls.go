@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// TLSConfig returns the TLS side of client properties, nil for a protocol without TLS. Certificates and keys are PEM.
+// TLSConfig returns the TLS side of client properties, nil for a protocol without TLS. Stores are PEM, PKCS12 or JKS.
 func TLSConfig(props map[string]string) (*tls.Config, error) {
 	protocol, err := securityProtocol(props)
 	if err != nil || !strings.HasSuffix(protocol, "SSL") {
@@ -19,15 +19,8 @@ func TLSConfig(props map[string]string) (*tls.Config, error) {
 	if err := versions(c, props); err != nil {
 		return nil, err
 	}
-	ca, err := pemOf(props, "truststore", "ssl.truststore.certificates")
-	if err != nil {
+	if c.RootCAs, err = authorities(props); err != nil {
 		return nil, err
-	}
-	if ca != nil {
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("ssl.truststore: no PEM certificate in it")
-		}
 	}
 	if err := clientCertificate(c, props); err != nil {
 		return nil, err
@@ -39,6 +32,33 @@ func TLSConfig(props map[string]string) (*tls.Config, error) {
 		skipHostName(c)
 	}
 	return c, nil
+}
+
+// authorities returns whom to trust, nil for whom the system trusts.
+func authorities(props map[string]string) (*x509.CertPool, error) {
+	store, err := storeOf(props, "truststore")
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if store != nil {
+		certs, err := store.trusted()
+		if err != nil {
+			return nil, err
+		}
+		for _, cert := range certs {
+			pool.AddCert(cert)
+		}
+		return pool, nil
+	}
+	ca, err := pemOf(props, "truststore", "ssl.truststore.certificates")
+	if err != nil || ca == nil {
+		return nil, err
+	}
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, errors.New("ssl.truststore: no PEM certificate in it")
+	}
+	return pool, nil
 }
 
 // skipHostName checks the chain as usual but not the host name.
@@ -80,6 +100,16 @@ func versions(c *tls.Config, props map[string]string) error {
 }
 
 func clientCertificate(c *tls.Config, props map[string]string) error {
+	if store, err := storeOf(props, "keystore"); err != nil {
+		return err
+	} else if store != nil {
+		cert, err := store.certificate()
+		if err != nil {
+			return err
+		}
+		c.Certificates = []tls.Certificate{cert}
+		return nil
+	}
 	chain, err := pemOf(props, "keystore", "ssl.keystore.certificate.chain")
 	if err != nil {
 		return err
@@ -122,12 +152,7 @@ func encrypted(key []byte) bool {
 
 // pemOf returns the PEM text of a store: given inline, or in a file. nil when there is none.
 func pemOf(props map[string]string, store, inline string) ([]byte, error) {
-	kind := strings.ToUpper(strings.TrimSpace(props["ssl."+store+".type"]))
 	location := props["ssl."+store+".location"]
-	if kind != "" && kind != "PEM" || kind == "" && location != "" {
-		return nil, fmt.Errorf("ssl.%s.type: only PEM is supported: convert with keytool -importkeystore -deststoretype pkcs12 "+
-			"and openssl pkcs12 -nodes, and set the type to PEM", store)
-	}
 	if v, ok := props[inline]; ok {
 		text, err := Resolve(v)
 		if err != nil {
