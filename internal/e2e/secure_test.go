@@ -123,6 +123,7 @@ func as(t *testing.T, c *testkafka.Cluster, user, addr string, opts ...kgo.Opt) 
 
 // TestSecure mirrors from a cluster to another, both with TLS, SASL and an authorizer, with the rights that docs/operations.md lists.
 func TestSecure(t *testing.T) {
+	t.Parallel()
 	src, dst := securePair(t)
 	createTopic(t, src, "orders", 2, nil)
 	createTopic(t, src, "spare", 1, nil)

@@ -118,6 +118,7 @@ func (k groupKind) arrives(t *testing.T, src, dst *testkafka.Cluster, topic stri
 // TestGroupsMove: applications of every kind of group are moved in the middle of their work, by a promote and by a failover from a dead
 // source, and go on where they had said that they were: nothing is lost, and nothing that was committed comes again.
 func TestGroupsMove(t *testing.T) {
+	t.Parallel()
 	src, dst := securePair(t)
 	const topic, partitions, each = "orders", 2, 1000
 	for _, name := range []string{topic, "payments"} {

@@ -15,6 +15,7 @@ import (
 
 // TestSourcesRefused: a source that turns out to be another cluster, and a destination that is given tiered storage.
 func TestSourcesRefused(t *testing.T) {
+	t.Parallel()
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
 	// Its controller lets topics be tiered; its broker has no remote store, which nobody asks for here.
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Controllers: 1,

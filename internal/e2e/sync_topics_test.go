@@ -113,6 +113,7 @@ func (s *shim) noted(topic, text string) {
 // TestTopicsInStep: topics are discovered, grow, follow the configs of their source, and end with it, and ACLs are those of the source;
 // between clusters with TLS, SASL and an authorizer, with just the rights that are documented.
 func TestTopicsInStep(t *testing.T) {
+	t.Parallel()
 	src, dst := securePair(t)
 	createTopic(t, src, "app.orders", 2, map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact",
 		"max.message.bytes": "2000000"})
