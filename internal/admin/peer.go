@@ -52,6 +52,7 @@ var stateCodes = []struct {
 	{coordinator.ErrNotCoordinator, kip1279.NotCoordinator},
 	{coordinator.ErrLoading, kip1279.CoordinatorLoadInProgress},
 	{coordinator.ErrFencedLeaderEpoch, kip1279.FencedLeaderEpoch},
+	{coordinator.ErrChanged, kip1279.InvalidClusterMirrorStates},
 	{context.DeadlineExceeded, kip1279.RequestTimedOut},
 	{context.Canceled, kip1279.RequestTimedOut},
 }
@@ -85,6 +86,8 @@ func stateError(code int16, message *string) error {
 		return fmt.Errorf("%w: %s", coordinator.ErrLoading, text)
 	case kip1279.FencedLeaderEpoch:
 		return fmt.Errorf("%w: %s", coordinator.ErrFencedLeaderEpoch, text)
+	case kip1279.InvalidClusterMirrorStates:
+		return fmt.Errorf("%w: %s", coordinator.ErrChanged, text)
 	}
 	return errors.New(text)
 }

@@ -194,6 +194,7 @@ func TestProcessesShareTheState(t *testing.T) {
 	}
 	checkFencing(t, a, b)
 	checkReads(t, a, b)
+	checkChanged(t, a, b)
 
 	t.Run("one vanishes", func(t *testing.T) {
 		changed := b.Changed()
@@ -291,6 +292,31 @@ func checkReads(t *testing.T, a, b *Store) {
 	}
 	if refused == 0 || refused == len(ids) {
 		t.Errorf("%d of %d were refused", refused, len(ids))
+	}
+}
+
+// checkChanged: what another process has changed since a topic was read is not undone, whoever owns it; and Fresh shows it.
+func checkChanged(t *testing.T, a, b *Store) {
+	t.Helper()
+	for i, s := range []*Store{a, b, a, b} {
+		other := []*Store{b, a, b, a}[i]
+		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		before, _ := s.TopicByName("orders")
+		must(t, other.Fresh(limit(t, 10*time.Second), "dc1"))
+		promoted, _ := other.TopicByName("orders")
+		promoted.Desired, promoted.Partitions = statemachine.Stopped, promoted.Partitions+1
+		must(t, other.PutTopic(limit(t, 10*time.Second), promoted))
+		before.Note = "by one that was stopped meanwhile"
+		if err := s.PutTopic(limit(t, 10*time.Second), before); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s changes what it had read before %s did: %v", s.cfg.Self.ProcessID, other.cfg.Self.ProcessID, err)
+		}
+		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		now, _ := s.TopicByName("orders")
+		if now.Desired != statemachine.Stopped || now.Partitions != promoted.Partitions || now.Note != "" {
+			t.Errorf("%+v", now)
+		}
+		now.Desired = statemachine.Mirroring
+		must(t, s.PutTopic(limit(t, 10*time.Second), now))
 	}
 }
 

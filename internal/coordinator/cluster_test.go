@@ -258,7 +258,7 @@ func TestRecordsOfOthersAreChecked(t *testing.T) {
 	k := member(50, dead{})
 	m, err := mirrorRecord(Mirror{Name: "dc1"}, 50)
 	must(t, err)
-	got, err := k.recordChanges([]Record{{m.keyBytes, m.value}, {m.keyBytes, nil}})
+	got, err := k.recordChanges([]Record{{Key: m.keyBytes, Value: m.value}, {Key: m.keyBytes}})
 	if err != nil || len(got) != 2 || got[0].record.partition != m.partition || got[1].record.value != nil {
 		t.Errorf("%+v, %v", got, err)
 	}

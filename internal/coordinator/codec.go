@@ -71,6 +71,8 @@ type record struct {
 	keyBytes  []byte
 	value     []byte
 	partition int32
+	// base, where it is not nil, is the offset of the live record that this one replaces, -1 for none.
+	base *int64
 }
 
 // newRecord encodes a record for a topic of n partitions; value nil makes a tombstone.

@@ -27,6 +27,8 @@ var (
 	ErrLoading = errors.New("the owner of the state is loading it")
 	// ErrFencedLeaderEpoch: a state was written for a newer leader epoch than the writer's (FENCED_LEADER_EPOCH), who leads no more.
 	ErrFencedLeaderEpoch = errors.New("another led the partition since")
+	// ErrChanged: a topic was changed by another process since it was read (INVALID_CLUSTER_MIRROR_STATES).
+	ErrChanged = errors.New("another process changed the topic meanwhile")
 )
 
 // Outcome is what became of one record or state. Offset is where its newest record lies in its partition of __mirror_state,
@@ -36,10 +38,12 @@ type Outcome struct {
 	Err    error
 }
 
-// Record is a record of __mirror_state; a nil Value removes what Key stands for.
+// Record is a record of __mirror_state; a nil Value removes what Key stands for. With a Base it is stored only while the record that stands
+// under Key lies at that offset, -1 for none.
 type Record struct {
 	Key   []byte `json:"key"`
 	Value []byte `json:"value"`
+	Base  *int64 `json:"base,omitempty"`
 }
 
 // Peer asks other processes, by the listener that Member.Admin names. Outcomes come in the order of what was asked; their errors

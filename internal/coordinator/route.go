@@ -158,7 +158,7 @@ func (c *cluster) ask(ctx context.Context, to Member, changes []change) []Outcom
 		if ch.state != nil {
 			states = append(states, *ch.state)
 		} else {
-			records = append(records, Record{ch.record.keyBytes, ch.record.value})
+			records = append(records, Record{ch.record.keyBytes, ch.record.value, ch.record.base})
 		}
 	}
 	call := func(n int, do func() ([]Outcome, error)) []Outcome {
@@ -233,6 +233,10 @@ func (c *cluster) store(ctx context.Context, partition int32, changes []change) 
 		for _, r := range list {
 			if offset, same := c.table.same(r); same {
 				out[i].Offset = max(out[i].Offset, offset)
+				continue
+			}
+			if r.base != nil && *r.base != c.table.live(r.keyBytes) {
+				out[i].Err = ErrChanged
 				continue
 			}
 			records, of = append(records, r), append(of, i)
@@ -332,7 +336,7 @@ func (c *cluster) recordChanges(records []Record) ([]change, error) {
 			return nil, err
 		}
 		n := newRecord(k, nil, c.n)
-		n.value = r.Value
+		n.value, n.base = r.Value, r.Base
 		out = append(out, change{record: n})
 	}
 	return out, nil

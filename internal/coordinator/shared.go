@@ -2,6 +2,10 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
@@ -91,4 +95,35 @@ func (s *Store) ReadStates(ctx context.Context, mirror string, ids []protocol.Pa
 		out[i] = ReadOutcome{State: st, Known: ok && st.Mirror == mirror}
 	}
 	return out
+}
+
+// Fresh waits until all has been read here that was stored of a mirror's definition, topics and ACLs before the call. What was read before
+// may be old: a process that was stopped (SIGSTOP) goes on with what it knew.
+func (s *Store) Fresh(ctx context.Context, mirror string) error {
+	if err := s.awaitLoaded(ctx); err != nil {
+		return err
+	}
+	p := kip1279.MirrorPartitionOf(mirror, s.partitions)
+	part := kmsg.NewListOffsetsRequestTopicPartition()
+	part.Partition, part.Timestamp = p, -1
+	topic := kmsg.NewListOffsetsRequestTopic()
+	topic.Topic, topic.Partitions = s.cfg.Topic, []kmsg.ListOffsetsRequestTopicPartition{part}
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID, req.Topics = -1, []kmsg.ListOffsetsRequestTopic{topic}
+	resp, err := req.RequestWith(ctx, s.cluster.client)
+	if err != nil {
+		return fmt.Errorf("where partition %d of %s ends: %w", p, s.cfg.Topic, err)
+	}
+	for _, t := range resp.Topics {
+		for _, o := range t.Partitions {
+			if err := kerr.ErrorForCode(o.ErrorCode); err != nil {
+				return fmt.Errorf("where partition %d of %s ends: %w", p, s.cfg.Topic, err)
+			}
+			if err := s.cluster.reached(ctx, p, o.Offset-1); err != nil {
+				return fmt.Errorf("partition %d of %s is not read up to %d: %w", p, s.cfg.Topic, o.Offset, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("where partition %d of %s ends: no answer", p, s.cfg.Topic)
 }

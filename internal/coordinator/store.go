@@ -149,7 +149,9 @@ func (s *Store) DeleteMirror(ctx context.Context, name string) error {
 	})
 }
 
-// PutTopic stores topics, together: those of one mirror lie in the same partition of the state topic.
+// PutTopic stores topics, together: those of one mirror lie in the same partition of the state topic. A topic that was read from here
+// replaces what was read, any other what stands here now; one that somebody has changed since is refused (ErrChanged). Without that a
+// process that was stopped in between would undo what was done by others meanwhile, once its write is passed on to the new owner.
 func (s *Store) PutTopic(ctx context.Context, topics ...Topic) error {
 	for _, t := range topics {
 		if err := ValidateName(t.Mirror); err != nil {
@@ -163,6 +165,11 @@ func (s *Store) PutTopic(ctx context.Context, topics ...Topic) error {
 			if err != nil {
 				return nil, err
 			}
+			base := t.base - 1
+			if t.base == 0 {
+				base = s.table.live(r.keyBytes)
+			}
+			r.base = &base
 			out = append(out, r)
 		}
 		return out, nil

@@ -77,7 +77,7 @@ func (t *table) apply(key, value []byte, offset int64) {
 		return // each partition has one, under the same key; see cluster
 	}
 	if err == nil {
-		err = t.put(k, value)
+		err = t.put(k, value, offset)
 	}
 	if errors.Is(err, kip1279.ErrUnknownRecord) {
 		t.log.Debug("record of a newer version left alone", "offset", offset, "err", err)
@@ -116,7 +116,17 @@ func (t *table) same(r record) (int64, bool) {
 	return e.offset, bytes.Equal(e.value, r.value) && (e.value == nil) == (r.value == nil)
 }
 
-func (t *table) put(k kip1279.StateKey, value []byte) error {
+// live returns the offset of the record that stands under a key, -1 for none.
+func (t *table) live(key []byte) int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if e, ok := t.entries[string(key)]; ok && e.value != nil {
+		return e.offset
+	}
+	return -1
+}
+
+func (t *table) put(k kip1279.StateKey, value []byte, offset int64) error {
 	if value == nil {
 		t.remove(k)
 		return nil
@@ -155,6 +165,7 @@ func (t *table) put(k kip1279.StateKey, value []byte) error {
 		if err != nil {
 			return fmt.Errorf("topic %s of mirror %s: %w", k.TopicID, k.Mirror, err)
 		}
+		topic.base = offset + 1
 		id := topicID{k.Mirror, k.TopicID}
 		before := t.topics[id].Name
 		t.topics[id] = topic

@@ -50,6 +50,9 @@ type Topic struct {
 	Ended bool
 	// Note says why kmirror stopped the topic by itself, or what a stop could not do; empty after an operator's start.
 	Note string
+
+	// base is one above the offset of the record that this was read from, 0 for none: PutTopic replaces that record only.
+	base int64
 }
 
 // ForgetEpoch as a LastMirrorEpoch removes the one that is stored: the log has nothing in common with the source any more.
