@@ -55,6 +55,11 @@ type Topic struct {
 	base int64
 }
 
+// Draining reports whether a topic is promoted and its lock is still sure to be on: until its partitions stop it is mirrored as before.
+func (t Topic) Draining() bool {
+	return t.Desired == statemachine.Stopped && t.Drain && !t.GroupsDone
+}
+
 // ForgetEpoch as a LastMirrorEpoch removes the one that is stored: the log has nothing in common with the source any more.
 const ForgetEpoch int32 = -2
 

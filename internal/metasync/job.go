@@ -83,11 +83,12 @@ func (j *job) known() map[string]coordinator.Topic {
 	return out
 }
 
-// wanted returns the topics that are to be mirrored: neither stopped nor paused, nor going round in a loop.
+// wanted returns the topics that are to be mirrored: neither stopped nor paused, nor going round in a loop. A promote that waits for the
+// source to rest may take long, and may end as a failover: until then its topics are kept in step.
 func (j *job) wanted() map[string]coordinator.Topic {
 	out := j.known()
 	for name, t := range out {
-		if t.Desired != statemachine.Mirroring || j.w.looping[name] != "" {
+		if t.Desired != statemachine.Mirroring && !t.Draining() || j.w.looping[name] != "" {
 			delete(out, name)
 		}
 	}

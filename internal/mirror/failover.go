@@ -48,6 +48,9 @@ func (m *Manager) StopTopics(ctx context.Context, req admin.StopRequest) ([]admi
 	var put []coordinator.Topic
 	var putAt []int
 	for i, t := range topics {
+		if now, ok := m.cfg.Store.TopicByName(t.Name); ok && now.Mirror == t.Mirror {
+			t = now // it may have grown while the source was asked
+		}
 		out[i] = admin.TopicResult{Topic: t.Name, Partitions: t.Partitions}
 		plan := m.stopPlan(t, req, ends, statuses)
 		if req.DryRun {

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"time"
 
@@ -159,18 +160,25 @@ func (m *Manager) askEnds(ctx context.Context, topics []coordinator.Topic) error
 			}
 			r.asked = now
 			m.rests[t.TopicID] = r
+			if outgrown(r.ends, t) {
+				errs = append(errs, fmt.Errorf("topic %s has %d partitions at the source and %d here: its promote waits for the new ones",
+					t.Name, len(r.ends), t.Partitions))
+			}
 		}
 		m.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
 
+// outgrown reports whether a source has partitions of a topic that are not mirrored yet.
+func outgrown(ends map[int32]int64, t coordinator.Topic) bool { return len(ends) > int(t.Partitions) }
+
 // drained reports whether a partition has all of a topic that rests at the source: while its writers are at work anywhere in the topic,
-// "all" would be a matter of luck. Called with m.mu held.
+// "all" would be a matter of luck, and so it would be while the source has partitions that are not mirrored yet. Called with m.mu held.
 func (m *Manager) drained(r *round, p *part) bool {
 	at := m.rests[p.id.Topic]
 	st, led := r.statuses[p.id]
 	end, known := at.ends[p.id.Partition]
 	return led && known && st.Role == replica.RoleMirror && r.now.Sub(at.asked) < restFor && at.asked.Sub(at.since) >= restFor &&
-		st.HighWatermark >= end
+		st.HighWatermark >= end && !outgrown(at.ends, p.topic)
 }

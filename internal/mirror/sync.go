@@ -79,6 +79,9 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 	if it == nil {
 		return fmt.Errorf("topic %s is gone", t.Name)
 	}
+	if _, ok := m.still(t); !ok {
+		return nil
+	}
 	if have := int32(len(it.Partitions)); have > partitions {
 		return fmt.Errorf("topic %s has %d partitions at the destination, %d at the source: somebody added some; delete the destination's topic "+
 			"and start it again, or add partitions at the source", t.Name, have, partitions)
@@ -89,8 +92,8 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	now, ok := m.cfg.Store.TopicByName(t.Name)
-	if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || !now.Started.Equal(t.Started) || now.Partitions >= partitions {
+	now, ok := m.still(t)
+	if !ok || now.Partitions >= partitions {
 		return nil // changed meanwhile; the next round looks again
 	}
 	// The states first: whoever loads the topic is not to find partitions of which nothing is known.
@@ -101,6 +104,14 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 	}
 	defer m.poke()
 	return m.cfg.Store.PutTopic(ctx, grown)
+}
+
+// still returns a topic as it is stored now; false where it is not mirrored any more, or was started anew. Then it is its writers', and
+// nothing of the source is brought to it.
+func (m *Manager) still(t coordinator.Topic) (coordinator.Topic, bool) {
+	now, ok := m.cfg.Store.TopicByName(t.Name)
+	return now, ok && now.TopicID == t.TopicID && now.Mirror == t.Mirror && now.Started.Equal(t.Started) &&
+		(now.Desired != statemachine.Stopped || now.Draining())
 }
 
 // createPartitions adds partitions to a topic of the destination and waits until the image shows them.
@@ -159,6 +170,9 @@ func (m *Manager) setConfigs(ctx context.Context, c metasync.ConfigChange) error
 	if len(set)+len(remove) == 0 {
 		return nil
 	}
+	if _, ok := m.still(c.Topic); !ok {
+		return nil
+	}
 	err := m.cfg.Destination.SetTopicConfigs(ctx, c.Topic.Name, set, remove)
 	if err == nil || ctx.Err() != nil || len(set)+len(remove) == 1 {
 		return err
@@ -187,8 +201,8 @@ func (m *Manager) rememberConfigs(ctx context.Context, c metasync.ConfigChange) 
 	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
-	now, ok := m.cfg.Store.TopicByName(c.Topic.Name)
-	if !ok || now.TopicID != c.Topic.TopicID || now.Mirror != c.Topic.Mirror || now.Desired == statemachine.Stopped {
+	now, ok := m.still(c.Topic)
+	if !ok {
 		return nil
 	}
 	values := map[string]string{}

@@ -1,16 +1,19 @@
 package mirror
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
 	"kmirror/internal/metasync"
+	"kmirror/internal/replica"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
@@ -204,5 +207,63 @@ func TestAlter(t *testing.T) {
 		if _, err := m.AlterMirror(t.Context(), req); !errors.As(err, &e) || e.Exit != admin.ExitUsage || e.Hint == "" {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPromoteKeepsWhatGrew: a topic that grows while promote asks its source is stopped with all of its partitions.
+func TestPromoteKeepsWhatGrew(t *testing.T) {
+	w, m := mirrored(t)
+	id := protocol.PartitionID{Topic: ordersID}
+	w.states[id] = coordinator.PartitionState{Mirror: "m", ID: id, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	m.cfg.PingSource = func(context.Context, string) error { return m.Grow(t.Context(), w.topics[0], 3) }
+	got, err := m.StopTopics(t.Context(), admin.StopRequest{Mirror: "m", Topics: []string{"orders"}, Drain: true, MaxLoss: -1, Force: true})
+	if err != nil || len(got) != 1 || got[0].Err != nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if now := w.topics[0]; now.Partitions != 3 || now.Desired != statemachine.Stopped || !now.Drain {
+		t.Errorf("%+v", now)
+	}
+}
+
+// TestPromoteWaitsForNewPartitions: what producers have written to partitions that the source was given is part of all that it has.
+func TestPromoteWaitsForNewPartitions(t *testing.T) {
+	w, m := mirrored(t)
+	w.topics[0].Desired, w.topics[0].Drain = statemachine.Stopped, true
+	id := protocol.PartitionID{Topic: ordersID}
+	p := &part{topic: w.topics[0], id: id, machine: statemachine.New()}
+	now := time.Now()
+	r := &round{now: now, statuses: map[protocol.PartitionID]replica.Status{id: {Role: replica.RoleMirror, HighWatermark: 7}}}
+	for partitions, want := range []bool{1: true, 2: false} {
+		m.rests[ordersID] = rest{ends: map[int32]int64{}, since: now.Add(-restFor), asked: now}
+		for n := range int32(partitions) {
+			m.rests[ordersID].ends[n] = 7
+		}
+		if got := m.drained(r, p); got != want {
+			t.Errorf("drained with %d partitions at the source: %v", partitions, got)
+		}
+	}
+	m.cfg.SourceEnds = func(context.Context, string, []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error) {
+		return map[protocol.UUID]map[int32]int64{ordersID: {0: 7, 1: 7}}, nil
+	}
+	if err := m.askEnds(t.Context(), w.topics); err == nil || !strings.Contains(err.Error(), "waits for the new ones") {
+		t.Errorf("nothing is said of it: %v", err)
+	}
+	if err := m.Grow(t.Context(), w.topics[0], 2); err != nil || w.topics[0].Partitions != 2 || !w.topics[0].Drain {
+		t.Errorf("%+v, %v", w.topics[0], err)
+	}
+}
+
+// TestStoppedTopicsAreLeftAlone: what a round had read before a topic was stopped is not brought to it afterwards.
+func TestStoppedTopicsAreLeftAlone(t *testing.T) {
+	w, m := mirrored(t)
+	was := w.topics[0]
+	w.topics[0].Desired = statemachine.Stopped
+	change := []metasync.ConfigChange{{Topic: was, Set: map[string]string{"retention.ms": "5"}, Remove: []string{sizeConfig}}}
+	if err := errors.Join(m.Grow(t.Context(), was, 3), m.SyncConfigs(t.Context(), change)); err != nil || len(w.asked) > 0 || len(w.stored) > 0 {
+		t.Errorf("asked %v, stored %v, err %v", w.asked, w.stored, err)
+	}
+	w.topics[0].Drain = true
+	if err := m.SyncConfigs(t.Context(), change); err != nil || len(w.asked) != 1 {
+		t.Errorf("a promote that drains: asked %v, err %v", w.asked, err)
 	}
 }
