@@ -56,8 +56,17 @@ type Topic struct {
 }
 
 // Draining reports whether a topic is promoted and its lock is still sure to be on: until its partitions stop it is mirrored as before.
-func (t Topic) Draining() bool {
-	return t.Desired == statemachine.Stopped && t.Drain && !t.GroupsDone
+// state is Store.State: what a version without GroupsDone has promoted is STOPPED, and may have Drain until all replicas are back.
+func (t Topic) Draining(state func(protocol.PartitionID) (PartitionState, bool)) bool {
+	if t.Desired != statemachine.Stopped || !t.Drain || t.GroupsDone {
+		return false
+	}
+	for p := range t.Partitions {
+		if s, ok := state(protocol.PartitionID{Topic: t.TopicID, Partition: p}); ok && s.State == statemachine.Stopped {
+			return false
+		}
+	}
+	return true
 }
 
 // ForgetEpoch as a LastMirrorEpoch removes the one that is stored: the log has nothing in common with the source any more.

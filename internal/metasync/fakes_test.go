@@ -27,6 +27,15 @@ type memory struct {
 	acls    map[string][]coordinator.ACL
 	// broken, where it is set, is what writes answer.
 	broken error
+	// fresh is called by Fresh. Optional.
+	fresh func() error
+}
+
+func (m *memory) Fresh(context.Context, string) error {
+	if m.fresh == nil {
+		return nil
+	}
+	return m.fresh()
 }
 
 func (m *memory) Loaded() <-chan struct{} {

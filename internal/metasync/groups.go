@@ -100,7 +100,7 @@ type offsetSync struct {
 }
 
 func (j *job) syncOffsets(ctx context.Context, f flavor) error {
-	o := &offsetSync{j: j, flavor: f, gate: &gate{read: j.flow}, active: map[string]bool{}, lowered: map[groupPartition]int64{},
+	o := &offsetSync{j: j, flavor: f, gate: &gate{read: j.flowNow}, active: map[string]bool{}, lowered: map[groupPartition]int64{},
 		source:      side{"source", j.srcClient, func(t topicIDs) protocol.UUID { return t.source }},
 		destination: side{"destination", j.dstClient, func(t topicIDs) protocol.UUID { return t.destination }},
 	}

@@ -35,6 +35,8 @@ type bed struct {
 	oldCl            *kgo.Client // of the source, where it is set
 	srcSent, dstSent *sent
 	w                *worker
+	// size is what max.message.bytes says of all topics of the destination: "0" is the lock.
+	size string
 
 	logMu  sync.Mutex
 	logged strings.Builder
@@ -66,7 +68,7 @@ func newBed(t *testing.T, destination string) *bed {
 		"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"allow.everyone.if.no.acl.found": "true",
 	}
-	b := &bed{memory: &memory{topics: map[string]coordinator.Topic{}, states: map[protocol.PartitionID]coordinator.PartitionState{}}}
+	b := &bed{size: "0", memory: &memory{topics: map[string]coordinator.Topic{}, states: map[protocol.PartitionID]coordinator.PartitionState{}}}
 	b.src = testkafka.Start(t, testkafka.Options{Name: "src", Properties: everyone})
 	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Version: destination, Properties: everyone})
 	b.srcCl, b.srcSent = b.connect(t, b.src)
@@ -125,7 +127,8 @@ type bedDestination struct {
 func (d bedDestination) ClusterID() string { return d.b.dst.ID() }
 
 func (d bedDestination) Image() *kraft.Image {
-	img := &kraft.Image{Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{}}
+	img := &kraft.Image{Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{},
+		Configs: map[kraft.ConfigResource]map[string]string{}}
 	meta, err := d.b.dstAdm.Metadata(context.Background())
 	if err != nil {
 		return img
@@ -136,6 +139,7 @@ func (d bedDestination) Image() *kraft.Image {
 			k.Partitions = append(k.Partitions, &kraft.Partition{LeaderEpoch: p.LeaderEpoch})
 		}
 		img.Topics[k.ID], img.Names[name] = k, k.ID
+		img.Configs[kraft.ConfigResource{Type: kraft.ConfigTopic, Name: name}] = map[string]string{filters.SizeConfig: d.b.size}
 	}
 	return img
 }

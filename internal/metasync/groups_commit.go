@@ -2,6 +2,7 @@ package metasync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,7 +23,8 @@ const (
 	gateAge = 100 * time.Millisecond
 	// writesAtOnce bounds the groups that are written at a time.
 	writesAtOnce = 16
-	// writeTries is how often a write is tried while the coordinator moves, each at most writeLimit long and writePause after the last.
+	// writeTries is how often a write is tried while the coordinator moves, each over at most writeLimit after the look at what flows (others
+	// take longer to find out that a process is stopped and to fail its topics over), and writePause after the last.
 	// The client itself does not try again: it would do so without a look at what flows.
 	writeTries = 4
 	writeLimit = 3 * time.Second
@@ -32,27 +34,49 @@ const (
 // gate keeps offsets from being written of topics that were stopped or paused since they were read: once an operator has given them to
 // their own consumers, the source says nothing of where these stand.
 type gate struct {
-	read func() flow
+	read func(ctx context.Context) (flow, error)
 
 	mu   sync.Mutex
 	at   time.Time
 	last flow
 }
 
-// open leaves of put what flows now and is of the same topics as in was.
-func (g *gate) open(put commits, was flow) commits {
+// open leaves of put what flows now and is of the same topics as in was. The time is that of "now": nobody refuses a commit that comes
+// too late, so what was left open is written soon after it or not at all.
+func (g *gate) open(ctx context.Context, put commits, was flow) (commits, time.Time, error) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if time.Since(g.at) >= gateAge {
-		g.at, g.last = time.Now(), g.read()
+		at := time.Now()
+		last, err := g.read(ctx)
+		if err != nil {
+			return nil, at, err
+		}
+		g.at, g.last = at, last
 	}
 	now := g.last
-	g.mu.Unlock()
 	out := maps.Clone(put)
 	maps.DeleteFunc(out, func(tp protocol.TopicPartition, _ commit) bool {
 		ids, ok := now[tp]
 		return !ok || ids != was[tp]
 	})
-	return out
+	return out, g.at, nil
+}
+
+var errNotCoordinator = errors.New("another process coordinates the mirror by now")
+
+// flowNow is flow after all that is stored was read: this process may have been stopped (SIGSTOP) for so long that others have taken
+// over, and the topics are their consumers'.
+func (j *job) flowNow(ctx context.Context) (flow, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
+	if err := j.s.cfg.Store.Fresh(ctx, j.def.Name); err != nil {
+		return nil, err
+	}
+	if !j.s.cfg.Coordinates(j.def.Name) {
+		return nil, errNotCoordinator
+	}
+	return j.flow(), nil
 }
 
 // writeAll stores offsets, group by group.
@@ -100,7 +124,11 @@ func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, 
 			}
 			at = o.coordinators(ctx, group)[group]
 		}
-		open := o.gate.open(put, flow)
+		open, now, failed := o.gate.open(ctx, put, flow)
+		if failed != nil {
+			err = failed
+			continue
+		}
 		if len(open) < len(put) {
 			o.count(func() { o.stopped++ })
 		}
@@ -111,7 +139,7 @@ func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, 
 			continue
 		}
 		var codes map[protocol.TopicPartition]int16
-		if codes, err = o.writeOnce(ctx, at.node, group, put, flow); err != nil {
+		if codes, err = o.writeOnce(ctx, now.Add(writeLimit), at.node, group, put, flow); err != nil {
 			continue
 		}
 		if put, err = o.settle(group, put, codes); len(put) == 0 {
@@ -122,9 +150,9 @@ func (o *offsetSync) writeGroup(ctx context.Context, group string, put commits, 
 }
 
 func (o *offsetSync) writeOnce(
-	ctx context.Context, node int32, group string, put commits, flow flow,
+	ctx context.Context, until time.Time, node int32, group string, put commits, flow flow,
 ) (map[protocol.TopicPartition]int16, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	o.requests.Add(1)
 	return o.flavor.write(o, ctx, o.j.dstClient.Broker(int(node)), group, put, flow)

@@ -256,7 +256,13 @@ func testLastSync(t *testing.T, b *bed) {
 	b.commit(t, b.srcAdm, "last-app", "last", 0, commit{20, 0, ""})
 	b.commit(t, b.srcAdm, "last-app", "lasting", 0, commit{20, 0, ""})
 	topic, _ := b.TopicByName("last")
+	b.size = ""
 	counts, err := b.round(t, "last-", (*job).groups, topic)
+	check(t, err)
+	expectCounts(t, counts, map[string]int{})
+	expect(t, "unlocked, so its consumers may be at work", at(t, b.dstAdm, "last-app", "last", 0).offset, -1)
+	b.size = "0"
+	counts, err = b.round(t, "last-", (*job).groups, topic)
 	check(t, err)
 	expectCounts(t, counts, map[string]int{"changed groups": 1})
 	expect(t, "promoted", at(t, b.dstAdm, "last-app", "last", 0).offset, 20)

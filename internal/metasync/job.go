@@ -88,7 +88,7 @@ func (j *job) known() map[string]coordinator.Topic {
 func (j *job) wanted() map[string]coordinator.Topic {
 	out := j.known()
 	for name, t := range out {
-		if t.Desired != statemachine.Mirroring && !t.Draining() || j.w.looping[name] != "" {
+		if t.Desired != statemachine.Mirroring && !t.Draining(j.s.cfg.Store.State) || j.w.looping[name] != "" {
 			delete(out, name)
 		}
 	}
@@ -105,8 +105,8 @@ func (j *job) flowing() map[string][]int32 {
 		known := j.known()
 		for _, t := range j.last {
 			now, ok := known[t.Name]
-			if !ok || now.TopicID != t.TopicID || now.GroupsDone || !now.Drain || now.Desired != statemachine.Stopped {
-				continue
+			if !ok || now.TopicID != t.TopicID || !now.Draining(j.s.cfg.Store.State) || !j.locked(t.Name) {
+				continue // it may be its consumers' by now
 			}
 			for p := range t.Partitions {
 				out[t.Name] = append(out[t.Name], p)
@@ -122,6 +122,12 @@ func (j *job) flowing() map[string][]int32 {
 		}
 	}
 	return out
+}
+
+// locked reports whether no client can write to a topic of the destination.
+func (j *job) locked(topic string) bool {
+	size, _ := j.s.cfg.Destination.Image().TopicConfig(topic, filters.SizeConfig)
+	return size == "0"
 }
 
 // epoch returns the destination's leader epoch (DLE) of a partition, -1 where it is not known.

@@ -24,6 +24,8 @@ type Store interface {
 	Topics() []coordinator.Topic
 	TopicByName(name string) (coordinator.Topic, bool)
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
+	// Fresh waits until all shows that was stored of a mirror and its topics before the call.
+	Fresh(ctx context.Context, mirror string) error
 	// ACLs are those that a mirror created at the destination.
 	ACLs(mirror string) []coordinator.ACL
 	PutACLs(ctx context.Context, mirror string, acls ...coordinator.ACL) error
@@ -111,6 +113,21 @@ func New(cfg Config) (*Syncer, error) {
 // ownersAfter is after which time it is looked again which mirrors this process coordinates, when nothing is stored meanwhile.
 const ownersAfter = time.Second
 
+// shift is a worker that runs, or was told to stop.
+type shift struct {
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+func (r *shift) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Run works until ctx ends.
 func (s *Syncer) Run(ctx context.Context) error {
 	select {
@@ -120,12 +137,9 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	running := map[string]context.CancelFunc{}
-	defer func() {
-		for _, stop := range running {
-			stop()
-		}
-	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	running := map[string]*shift{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -134,18 +148,21 @@ func (s *Syncer) Run(ctx context.Context) error {
 		for _, def := range s.cfg.Store.Mirrors() {
 			mine[def.Name] = s.cfg.Coordinates(def.Name)
 		}
-		for name, stop := range running {
+		for name, r := range running {
 			if !mine[name] {
-				stop()
+				r.stop()
+			}
+			if r.ended() { // not before: two at a time would write the same, and the last to end takes the status with it
 				delete(running, name)
 			}
 		}
 		for name, is := range mine {
 			if is && running[name] == nil {
 				ctx, stop := context.WithCancel(ctx)
-				running[name] = stop
-				w := &worker{s: s, name: name, gone: map[protocol.UUID]int{}}
-				workers.Go(func() { w.run(ctx) })
+				r := &shift{stop: stop, done: make(chan struct{})}
+				running[name] = r
+				w := &worker{s: s, name: name, gone: map[protocol.UUID]absence{}}
+				workers.Go(func() { defer close(r.done); w.run(ctx) })
 			}
 		}
 		timer.Reset(ownersAfter)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -21,7 +22,28 @@ import (
 
 // goneRounds is in how many rounds in a row a topic must be missing at the source before it counts as deleted there: a broker that
 // has just started may not know all topics yet.
-const goneRounds = 2
+// Rounds follow each other closely where topics change, as they do when a broker restarts, so they must be goneFor apart as well.
+const (
+	goneRounds = 2
+	goneFor    = 3 * time.Second
+)
+
+// absence is in how many rounds in a row a topic was missing, and since when.
+type absence struct {
+	rounds int
+	since  time.Time
+}
+
+// missed counts a round in which a topic was missing at the source, and reports whether it counts as deleted by now.
+func (w *worker) missed(topic protocol.UUID, now time.Time) bool {
+	a := w.gone[topic]
+	if a.rounds == 0 {
+		a.since = now
+	}
+	a.rounds++
+	w.gone[topic] = a
+	return a.rounds >= goneRounds && now.Sub(a.since) >= goneFor
+}
 
 // topics compares the topics of both sides: those deleted, excluded or made anew at the source are stopped, those that have grown
 // grow here too, and those that are to be discovered are started.
@@ -50,7 +72,7 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 		case !there || d.Err != nil:
 			missing = append(missing, t)
 		case remade(t, d):
-			if j.w.gone[t.TopicID]++; j.w.gone[t.TopicID] >= goneRounds {
+			if j.w.missed(t.TopicID, time.Now()) {
 				reasons[name] = fmt.Sprintf("the source's topic was deleted and made anew: its id was %s, is %s now", t.SourceTopicID,
 					protocol.UUID(d.ID))
 			}
@@ -62,7 +84,7 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 	for _, t := range missing {
 		if !deleted[t.Name] {
 			delete(j.w.gone, t.TopicID)
-		} else if j.w.gone[t.TopicID]++; j.w.gone[t.TopicID] >= goneRounds {
+		} else if j.w.missed(t.TopicID, time.Now()) {
 			reasons[t.Name] = "the source's topic was deleted"
 		}
 	}

@@ -33,7 +33,7 @@ type worker struct {
 	began, ended time.Time
 	saw          uint64
 	// gone counts the rounds in a row in which a topic was missing at the source, or another one had its name there.
-	gone map[protocol.UUID]int
+	gone map[protocol.UUID]absence
 	// looping are topics that the source mirrors from the destination, by the last look, with how that stands.
 	looping map[string]string
 	// finalSince is when the last sync of groups was tried first.
@@ -106,7 +106,7 @@ func (w *worker) look(ctx context.Context) time.Duration {
 func (w *worker) active(f *filters.Filters) bool {
 	none, ended := true, true
 	for _, t := range w.s.topics(w.name) {
-		if t.Desired != statemachine.Stopped {
+		if t.Desired != statemachine.Stopped || t.Draining(w.s.cfg.Store.State) {
 			return true
 		}
 		none, ended = false, ended && t.Ended
@@ -151,14 +151,13 @@ func (w *worker) step(ctx context.Context, kind string, do func(context.Context)
 func (w *worker) final() []coordinator.Topic {
 	var out []coordinator.Topic
 	for _, t := range w.s.topics(w.name) {
-		if !t.Drain || t.GroupsDone || t.Desired != statemachine.Stopped {
+		if !t.Draining(w.s.cfg.Store.State) { // STOPPED ones too: a version without a last sync has promoted them
 			continue
 		}
 		tailed := true
 		for p := range t.Partitions {
 			st, ok := w.s.cfg.Store.State(protocol.PartitionID{Topic: t.TopicID, Partition: p})
-			tailed = tailed && ok &&
-				(st.State == statemachine.Stopping && st.Stop >= statemachine.StopTailed || st.State == statemachine.Stopped)
+			tailed = tailed && ok && st.State == statemachine.Stopping && st.Stop >= statemachine.StopTailed
 		}
 		if tailed {
 			out = append(out, t)

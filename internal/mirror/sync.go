@@ -111,7 +111,7 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 func (m *Manager) still(t coordinator.Topic) (coordinator.Topic, bool) {
 	now, ok := m.cfg.Store.TopicByName(t.Name)
 	return now, ok && now.TopicID == t.TopicID && now.Mirror == t.Mirror && now.Started.Equal(t.Started) &&
-		(now.Desired != statemachine.Stopped || now.Draining())
+		(now.Desired != statemachine.Stopped || now.Draining(m.cfg.Store.State))
 }
 
 // createPartitions adds partitions to a topic of the destination and waits until the image shows them.
@@ -280,7 +280,7 @@ func (m *Manager) GroupsSynced(ctx context.Context, topics []coordinator.Topic, 
 
 // groupsFirst reports whether a topic that is promoted still waits for the last sync of its groups.
 func (m *Manager) groupsFirst(t coordinator.Topic) bool {
-	return m.cfg.SyncsGroups && t.Drain && !t.GroupsDone
+	return m.cfg.SyncsGroups && t.Draining(m.cfg.Store.State)
 }
 
 // tiered fails a partition whose topic was given tiered storage: its replicas would look for segments in the destination's remote
