@@ -27,6 +27,8 @@ type memory struct {
 	acls    map[string][]coordinator.ACL
 	// broken, where it is set, is what writes answer.
 	broken error
+	// changed is what Changed answers, closed once. Optional.
+	changed chan struct{}
 	// fresh is called by Fresh. Optional.
 	fresh func() error
 }
@@ -44,8 +46,8 @@ func (m *memory) Loaded() <-chan struct{} {
 	return c
 }
 
-// Changed tells of nothing: who uses it looks again after a while.
-func (m *memory) Changed() <-chan struct{} { return nil }
+// Changed tells of nothing unless changed is set: who uses it looks again after a while.
+func (m *memory) Changed() <-chan struct{} { return m.changed }
 
 func (m *memory) Mirrors() []coordinator.Mirror {
 	m.mu.Lock()

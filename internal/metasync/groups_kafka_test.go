@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"kmirror/internal/coordinator"
+	"kmirror/internal/filters"
 	"kmirror/internal/testkafka"
 	"kmirror/protocol"
 	"kmirror/statemachine"
@@ -291,6 +292,16 @@ func testRefusedGroup(t *testing.T, b *bed) {
 	expectCounts(t, counts, map[string]int{"changed groups": 2})
 	expect(t, "the others", at(t, b.dstAdm, "refused-c", "refused", 0), commit{3, 0, ""})
 	expect(t, "the one", at(t, b.dstAdm, "refused-b", "refused", 0), commit{90, -1, ""})
+
+	// A promote does without it; share groups are no worse off for that.
+	b.alter(t, b.srcAdm, "refused-queue", "refused", 2)
+	b.edit("refused", func(t *coordinator.Topic) { t.Desired, t.Drain = statemachine.Stopped, true })
+	topic, _ := b.TopicByName("refused")
+	def := coordinator.Mirror{Name: "m", SourceClusterID: b.src.ID(), Config: map[string]string{filters.GroupsInclude: "refused.*"}}
+	if err := b.w.trySync(t.Context(), def, []coordinator.Topic{topic}); !errors.Is(err, kerr.GroupAuthorizationFailed) {
+		t.Errorf("last sync: %v", err)
+	}
+	expect(t, "a share group", b.start(t, b.dstAdm, "refused-queue", "refused"), 2)
 }
 
 // testManyGroups counts requests.

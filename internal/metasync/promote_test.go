@@ -166,3 +166,32 @@ func TestOneWorkerAMirror(t *testing.T) {
 	}
 	eventually(t, "its status", func() bool { return w.s.Status("m")[Cluster].Err != "" })
 }
+
+// TestRoundEndsForAPromote: a round that waits for a source that hangs does not hold up a promote whose log is at its end.
+func TestRoundEndsForAPromote(t *testing.T) {
+	mem, w := stored(t)
+	mem.changed = make(chan struct{})
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		w.untilFinal(ctx, cancel)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		t.Fatal("ended without a promote")
+	case <-time.After(3 * gateAge):
+	}
+	mem.mu.Lock()
+	mem.become(func(t *coordinator.Topic) { t.Desired, t.Drain = statemachine.Stopped, true })
+	mem.all(statemachine.Stopping, statemachine.StopTailed)
+	mem.mu.Unlock()
+	close(mem.changed)
+	select {
+	case <-ctx.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("the round goes on")
+	}
+	<-ended
+}

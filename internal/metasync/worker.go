@@ -2,14 +2,17 @@ package metasync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 	"kmirror/statemachine"
 )
@@ -114,9 +117,18 @@ func (w *worker) active(f *filters.Filters) bool {
 	return f.DiscoversAny() && (none || ended)
 }
 
-// round syncs everything once. It ends early when a promote waits for the last sync of its groups.
+// round syncs everything once. It ends early when a promote waits for the last sync of its groups, also in the middle of a step: a source
+// that does not answer any more would hold the promote up for minutes.
 func (w *worker) round(ctx context.Context, def coordinator.Mirror, f *filters.Filters) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { w.untilFinal(ctx, cancel) })
+	defer watch.Wait()
+	defer cancel()
 	j, err := w.job(ctx, def, f)
+	if ctx.Err() != nil {
+		return
+	}
 	w.s.note(w.name, Cluster, err)
 	if err != nil {
 		return
@@ -125,10 +137,29 @@ func (w *worker) round(ctx context.Context, def coordinator.Mirror, f *filters.F
 		kind string
 		do   func(context.Context) error
 	}{{Topics, j.topics}, {Configs, j.configs}, {Groups, j.groups}, {ShareGroups, j.shareGroups}, {ACLs, j.acls}} {
-		if ctx.Err() != nil || len(w.final()) > 0 {
+		if ctx.Err() != nil {
 			return
 		}
 		w.step(ctx, step.kind, step.do)
+	}
+}
+
+// untilFinal cancels a round once a promote waits.
+func (w *worker) untilFinal(ctx context.Context, cancel context.CancelFunc) {
+	for {
+		changed := w.s.cfg.Store.Changed()
+		if len(w.final()) > 0 {
+			cancel()
+			return
+		}
+		if !wait.For(ctx, gateAge) { // what is stored changes many times a second while a topic is started
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -199,10 +230,7 @@ func (w *worker) trySync(ctx context.Context, def coordinator.Mirror, topics []c
 		return err
 	}
 	j.last = topics
-	if err := w.step(ctx, Groups, j.groups); err != nil {
-		return err
-	}
-	return w.step(ctx, ShareGroups, j.shareGroups)
+	return errors.Join(w.step(ctx, Groups, j.groups), w.step(ctx, ShareGroups, j.shareGroups))
 }
 
 // signature is different when the mirror has other properties or topics, or when other topics mirror: then a round is due at once.

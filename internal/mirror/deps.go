@@ -53,6 +53,7 @@ type Store interface {
 	Topics() []coordinator.Topic
 	TopicByName(name string) (coordinator.Topic, bool)
 	PutTopic(ctx context.Context, topics ...coordinator.Topic) error
+	Fresh(ctx context.Context, mirror string) error
 	DeleteTopic(ctx context.Context, t coordinator.Topic) error
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
 	PutState(ctx context.Context, states ...coordinator.PartitionState) error

@@ -35,6 +35,7 @@ type world struct {
 	states   map[protocol.PartitionID]coordinator.PartitionState
 	holding  map[int32]bool // brokers that still have an old log
 	putErr   error
+	fresh    func() // what others have stored shows
 	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
 	joinErr   map[string]error
 	clearELR  bool // reassignments clear eligible leader replicas
@@ -285,6 +286,12 @@ func (s store) remove(t coordinator.Topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.topics = slices.DeleteFunc(s.topics, func(o coordinator.Topic) bool { return o.TopicID == t.TopicID && o.Mirror == t.Mirror })
+}
+func (s store) Fresh(context.Context, string) error {
+	if s.fresh != nil {
+		s.fresh()
+	}
+	return nil
 }
 func (s store) DeleteTopic(_ context.Context, t coordinator.Topic) error {
 	s.wrote("delete topic " + t.Name + " of " + t.Mirror)

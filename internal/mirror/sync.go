@@ -90,6 +90,10 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 			return err
 		}
 	}
+	// This took its time, and states can't be stored on condition: others may have done it, and more, if this process was stopped.
+	if err := m.cfg.Store.Fresh(ctx, t.Mirror); err != nil {
+		return err
+	}
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	now, ok := m.still(t)

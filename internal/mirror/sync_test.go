@@ -72,6 +72,16 @@ func TestGrowCutShort(t *testing.T) {
 	}
 }
 
+// TestGrowByOthers: what another process did while this one was stopped is not undone.
+func TestGrowByOthers(t *testing.T) {
+	w, m := mirrored(t)
+	was := w.topics[0]
+	w.fresh = func() { w.topics[0].Partitions = 3 }
+	if err := m.Grow(t.Context(), was, 3); err != nil || len(w.stored) > 0 {
+		t.Errorf("stored %v, err %v", w.stored, err)
+	}
+}
+
 // TestGrowWaitsForBrokers: without enough live brokers nothing is created; fewer replicas than the topic has would stay.
 func TestGrowWaitsForBrokers(t *testing.T) {
 	w, m := mirrored(t)
