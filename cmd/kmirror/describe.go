@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kmirror/internal/admin"
+	"kmirror/protocol/kip1279"
 	"kmirror/statemachine"
 )
 
@@ -112,6 +113,9 @@ func (c *cli) syncStatus(
 ) []admin.SyncInfo {
 	infos, err := client.SyncStatus(ctx, req.Mirrors)
 	if err != nil {
+		if operatorError(err).Code != kip1279.UnsupportedVersion {
+			c.note("how the sync of metadata stands is not known: %v", err)
+		}
 		return nil
 	}
 	by := map[string]map[string]admin.SyncState{}

@@ -173,6 +173,11 @@ func (m *metrics) SyncTook(mirror, kind string, took time.Duration) {
 	m.syncTook.WithLabelValues(mirror, kind).Set(took.Seconds())
 }
 
+// SyncRests takes back how long rounds took that are no more.
+func (m *metrics) SyncRests(mirror string) {
+	m.syncTook.DeletePartialMatch(prometheus.Labels{"mirror": mirror})
+}
+
 // Request counts a request that was sent as an ordinary client.
 func (m *metrics) Request(side string) { m.requests.WithLabelValues(side).Inc() }
 

@@ -131,6 +131,7 @@ func (c *counts) add(what string, n int) {
 
 func (c *counts) SyncChanged(_, kind string, n int)         { c.add("changed "+kind, n) }
 func (c *counts) SyncSkipped(_, kind, reason string, n int) { c.add("skipped "+kind+" "+reason, n) }
+func (c *counts) SyncRests(string)                          {}
 func (c *counts) SyncTook(string, string, time.Duration)    {}
 func (c *counts) SyncFailed(_, kind string)                 { c.add("failed "+kind, 1) }
 

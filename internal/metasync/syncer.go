@@ -76,6 +76,8 @@ type Observer interface {
 	SyncFailed(mirror, kind string)
 	// SyncTook tells how long one kind took in a round.
 	SyncTook(mirror, kind string, took time.Duration)
+	// SyncRests tells that a mirror has no rounds here any more, or for now.
+	SyncRests(mirror string)
 }
 
 // Config of a Syncer.
@@ -216,6 +218,7 @@ func (s *Syncer) forget(mirror string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.statuses[mirror])
+	s.cfg.Observer.SyncRests(mirror)
 }
 
 // note takes in how one kind went.
@@ -248,4 +251,5 @@ type nobody struct{}
 func (nobody) SyncChanged(string, string, int)         {}
 func (nobody) SyncSkipped(string, string, string, int) {}
 func (nobody) SyncFailed(string, string)               {}
+func (nobody) SyncRests(string)                        {}
 func (nobody) SyncTook(string, string, time.Duration)  {}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -39,8 +40,11 @@ type worker struct {
 	gone map[protocol.UUID]absence
 	// looping are topics that the source mirrors from the destination, by the last look, with how that stands.
 	looping map[string]string
-	// finalSince is when the last sync of groups was tried first.
-	finalSince time.Time
+	// finalSince is when the last sync of a topic's groups was tried first.
+	finalSince map[protocol.UUID]time.Time
+	// refresh is the time from the begin of the last round to that of the next: a little less than what is configured, so that the
+	// rounds of many mirrors don't stay in step.
+	refresh time.Duration
 	// groups is what its steps keep of groups.
 	groups groupMemory
 }
@@ -50,6 +54,7 @@ func (w *worker) run(ctx context.Context) {
 	w.s.statuses[w.name] = map[string]Status{}
 	w.s.mu.Unlock()
 	defer func() {
+		w.s.forget(w.name)
 		w.s.mu.Lock()
 		delete(w.s.statuses, w.name)
 		w.s.mu.Unlock()
@@ -79,7 +84,7 @@ func (w *worker) look(ctx context.Context) time.Duration {
 			return lookAgain
 		}
 	}
-	w.finalSince = time.Time{}
+	w.finalSince = nil
 	f, err := filters.Parse(def.Config)
 	if err != nil { // alter and create refuse it, so an older version has stored it
 		w.s.note(w.name, Cluster, err)
@@ -90,14 +95,14 @@ func (w *worker) look(ctx context.Context) time.Duration {
 		w.s.forget(w.name)
 		return lookAgain
 	}
-	due := w.began.Add(f.Refresh)
+	due := w.began.Add(min(w.refresh, f.Refresh))
 	if saw := w.signature(def); saw != w.saw && due.After(w.ended.Add(settle)) {
 		due = w.ended.Add(settle)
 	}
 	if left := time.Until(due); left > 0 {
 		return left
 	}
-	w.began, w.saw = time.Now(), w.signature(def)
+	w.began, w.saw, w.refresh = time.Now(), w.signature(def), f.Refresh-rand.N(f.Refresh/20)
 	w.round(ctx, def, f)
 	w.ended = time.Now()
 	return 0
@@ -200,21 +205,27 @@ func (w *worker) final() []coordinator.Topic {
 // lastSync brings the groups of topics that are promoted to where they are at the source, once more, and says so. Where the source
 // does not let it, the promote goes on without after a while. It reports whether that is done.
 func (w *worker) lastSync(ctx context.Context, def coordinator.Mirror, topics []coordinator.Topic) bool {
-	if w.finalSince.IsZero() {
-		w.finalSince = time.Now()
+	if w.finalSince == nil {
+		w.finalSince = map[protocol.UUID]time.Time{}
 	}
-	whyNot := ""
-	if err := w.trySync(ctx, def, topics); err != nil {
-		if time.Since(w.finalSince) < finalLimit {
-			return false
+	for _, t := range topics {
+		if w.finalSince[t.TopicID].IsZero() {
+			w.finalSince[t.TopicID] = time.Now()
 		}
+	}
+	whyNot, all := "", len(topics)
+	if err := w.trySync(ctx, def, topics); err != nil {
 		whyNot = err.Error()
+		topics = slices.DeleteFunc(slices.Clone(topics), func(t coordinator.Topic) bool { return time.Since(w.finalSince[t.TopicID]) < finalLimit })
+	}
+	if len(topics) == 0 {
+		return false
 	}
 	if err := w.s.cfg.Mirrors.GroupsSynced(ctx, topics, whyNot); err != nil {
 		w.s.log.Warn("last sync of groups is not stored, will be tried again", "mirror", w.name, "err", err)
 		return false
 	}
-	return true
+	return len(topics) == all
 }
 
 func (w *worker) trySync(ctx context.Context, def coordinator.Mirror, topics []coordinator.Topic) error {
