@@ -1,9 +1,11 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -159,12 +161,31 @@ func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[
 		}
 		plan.Partitions = append(plan.Partitions, pp)
 	}
+	if t.Desired != statemachine.Stopped || t.Drain {
+		plan.Partitions = append(plan.Partitions, notMirrored(t, req, ends)...)
+	}
 	plan.Requests = []string{
 		fmt.Sprintf("AlterPartitionReassignments and ElectLeaders %s: a higher leader epoch where the source's is close", t.Name),
 		fmt.Sprintf("IncrementalAlterConfigs %s: unlock (%s)", t.Name, trueText(t)),
 		fmt.Sprintf("AlterPartitionReassignments %s: to the in-sync real replicas", t.Name),
 	}
 	return plan
+}
+
+// notMirrored are partitions that the source has and the mirror not yet: all that is in them counts.
+func notMirrored(t coordinator.Topic, req admin.StopRequest, ends map[protocol.PartitionID]int64) (out []admin.PartitionPlan) {
+	for id, end := range ends {
+		if id.Topic != t.TopicID || id.Partition < t.Partitions {
+			continue
+		}
+		pp := admin.PartitionPlan{Partition: id.Partition, Lag: end, Lost: end}
+		if req.Drain {
+			pp.Copied, pp.Lost = pp.Lag, 0
+		}
+		out = append(out, pp)
+	}
+	slices.SortFunc(out, func(a, b admin.PartitionPlan) int { return cmp.Compare(a.Partition, b.Partition) })
+	return out
 }
 
 // trueText says what the lock's configs become.

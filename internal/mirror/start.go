@@ -358,8 +358,15 @@ func takable(img *kraft.Image, it *kraft.Topic, d kadm.TopicDetail) error {
 
 // put stores a topic that begins: the states first, since whoever loads the topic must not find STOPPED or old progress with it.
 func (s *startRun) put(ctx context.Context, t coordinator.Topic, known *coordinator.Topic) error {
+	// Both sides were asked for long; whoever was stopped meanwhile is not to store PREPARING over what others have begun.
+	if err := s.m.cfg.Store.Fresh(ctx, t.Mirror); err != nil {
+		return err
+	}
 	s.m.writing.Lock()
 	defer s.m.writing.Unlock()
+	if err := s.m.defined(t.Mirror); err != nil {
+		return err // deleted meanwhile: no mirror would ever give the topic back
+	}
 	if err := s.unchanged(known, t.Name); err != nil {
 		return err
 	}

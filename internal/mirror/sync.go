@@ -144,6 +144,11 @@ func (m *Manager) createPartitions(ctx context.Context, img *kraft.Image, t coor
 // SyncConfigs sets and removes configs of mirror topics; the two that the lock overwrites are remembered instead. One that the
 // destination refuses, since it does not know it or its value, does not keep the others of its topic from being set.
 func (m *Manager) SyncConfigs(ctx context.Context, changes []metasync.ConfigChange) error {
+	for _, c := range changes[:min(1, len(changes))] { // all are of one mirror
+		if err := m.cfg.Store.Fresh(ctx, c.Topic.Mirror); err != nil {
+			return err
+		}
+	}
 	errs, g := make([]error, len(changes)), errgroup.Group{}
 	g.SetLimit(writers)
 	for i, c := range changes {

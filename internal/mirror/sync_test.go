@@ -272,8 +272,53 @@ func TestStoppedTopicsAreLeftAlone(t *testing.T) {
 	if err := errors.Join(m.Grow(t.Context(), was, 3), m.SyncConfigs(t.Context(), change)); err != nil || len(w.asked) > 0 || len(w.stored) > 0 {
 		t.Errorf("asked %v, stored %v, err %v", w.asked, w.stored, err)
 	}
+	w.topics[0].Desired = statemachine.Mirroring
+	w.fresh = func() { w.topics[0].Desired = statemachine.Stopped } // by others, while this process was stopped
+	if err := m.SyncConfigs(t.Context(), change); err != nil || len(w.asked) > 0 {
+		t.Errorf("asked %v, err %v", w.asked, err)
+	}
 	w.topics[0].Drain = true
 	if err := m.SyncConfigs(t.Context(), change); err != nil || len(w.asked) != 1 {
 		t.Errorf("a promote that drains: asked %v, err %v", w.asked, err)
+	}
+}
+
+// TestNewPartitionsAreLoss: a failover that may lose nothing does not lose what is in partitions that are not mirrored yet.
+func TestNewPartitionsAreLoss(t *testing.T) {
+	w, m := mirrored(t)
+	id := protocol.PartitionID{Topic: ordersID}
+	w.states[id] = coordinator.PartitionState{Mirror: "m", ID: id, State: statemachine.Mirroring, Previous: statemachine.Preparing}
+	w.statuses[id] = replica.Status{Followers: map[int32]replica.FollowerStatus{1: {FetchOffset: 7}, 2: {FetchOffset: 7}, 3: {FetchOffset: 7}}}
+	rounds(t, m, 3)
+	ends := map[int32]int64{0: 7}
+	m.cfg.SourceEnds = func(context.Context, string, []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error) {
+		return map[protocol.UUID]map[int32]int64{ordersID: ends}, nil
+	}
+	stop := func() *admin.Error {
+		t.Helper()
+		got, err := m.StopTopics(t.Context(), admin.StopRequest{Mirror: "m", Topics: []string{"orders"}})
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		return got[0].Err
+	}
+	ends[1], ends[2] = 5, 4
+	if err := stop(); err == nil || !strings.Contains(err.Message, "would lose 9 records") || w.topics[0].Desired != statemachine.Mirroring {
+		t.Errorf("stopped with partitions that are not mirrored: %+v", err)
+	}
+	ends[1], ends[2] = 0, 0
+	if err := stop(); err != nil || w.topics[0].Desired != statemachine.Stopped {
+		t.Errorf("%+v", err)
+	}
+}
+
+// TestStartOfADeletedMirror: a topic that nobody could give back is not taken.
+func TestStartOfADeletedMirror(t *testing.T) {
+	w, m := mirrored(t)
+	topic := w.topics[0]
+	w.topics, w.mirrors = nil, nil
+	s := &startRun{m: m}
+	if err := s.put(t.Context(), topic, nil); err == nil || len(w.stored) > 0 {
+		t.Errorf("stored %v, %v", w.stored, err)
 	}
 }
