@@ -5,7 +5,9 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 )
 
@@ -39,57 +41,86 @@ type Forward struct {
 }
 
 // at runs f against a process.
-func (f *Forward) at(p Process, call func(Service) error) error {
+func (f *Forward) at(ctx context.Context, p Process, call func(context.Context, Service) error) error {
 	if p.Self {
-		return call(f.Service)
+		return call(ctx, f.Service)
 	}
 	s, closeIt, err := f.Dial(p.Address)
 	if err != nil {
 		return err
 	}
 	defer closeIt()
-	return call(s)
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	if !f.gone(p) { // an owner may not be listed yet
+		watch.Go(func() {
+			for !f.gone(p) {
+				if !wait.For(ctx, goneAfter) {
+					return
+				}
+			}
+			cancel() // a process that was stopped (SIGSTOP) keeps its connections
+		})
+	}
+	defer watch.Wait()
+	defer cancel()
+	return call(ctx, s)
 }
 
-// owned runs f at the metadata coordinator of a mirror.
-func (f *Forward) owned(ctx context.Context, mirror string, call func(Service) error) error {
-	if p, ok := f.Owner(mirror); ok && !Forwarded(ctx) {
-		return f.at(p, call)
+// goneAfter is how often it is looked whether a process that was asked is still alive.
+const goneAfter = 200 * time.Millisecond
+
+// gone reports whether a process is held dead.
+func (f *Forward) gone(p Process) bool {
+	return !slices.ContainsFunc(f.Processes(), func(o Process) bool { return o.Address == p.Address })
+}
+
+// owned runs f at the metadata coordinator of a mirror. When that one is held dead before it has answered, another one takes over and is
+// asked instead: every verb may be repeated.
+func (f *Forward) owned(ctx context.Context, mirror string, call func(context.Context, Service) error) error {
+	for range len(f.Processes()) {
+		p, ok := f.Owner(mirror)
+		if !ok || Forwarded(ctx) {
+			break
+		}
+		if err := f.at(ctx, p, call); err == nil || p.Self || ctx.Err() != nil || !f.gone(p) {
+			return err
+		}
 	}
-	return call(f.Service)
+	return call(ctx, f.Service)
 }
 
 // CreateMirror is part of Service, as are the methods below.
 func (f *Forward) CreateMirror(ctx context.Context, name string, config map[string]string) error {
-	return f.owned(ctx, name, func(s Service) error { return s.CreateMirror(ctx, name, config) })
+	return f.owned(ctx, name, func(ctx context.Context, s Service) error { return s.CreateMirror(ctx, name, config) })
 }
 
 func (f *Forward) DeleteMirror(ctx context.Context, req DeleteRequest) error {
-	return f.owned(ctx, req.Mirror, func(s Service) error { return s.DeleteMirror(ctx, req) })
+	return f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { return s.DeleteMirror(ctx, req) })
 }
 
 func (f *Forward) StartTopics(ctx context.Context, req StartRequest) (out []TopicResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.StartTopics(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.StartTopics(ctx, req); return err })
 	return out, err
 }
 
 func (f *Forward) StopTopics(ctx context.Context, req StopRequest) (out []TopicResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.StopTopics(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.StopTopics(ctx, req); return err })
 	return out, err
 }
 
 func (f *Forward) PauseTopics(ctx context.Context, req TopicsRequest) (out []TopicResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.PauseTopics(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.PauseTopics(ctx, req); return err })
 	return out, err
 }
 
 func (f *Forward) ResumeTopics(ctx context.Context, req TopicsRequest) (out []TopicResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.ResumeTopics(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.ResumeTopics(ctx, req); return err })
 	return out, err
 }
 
 func (f *Forward) RecoverTopics(ctx context.Context, req TopicsRequest) (out []TopicResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.RecoverTopics(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.RecoverTopics(ctx, req); return err })
 	return out, err
 }
 
@@ -97,7 +128,7 @@ func (f *Forward) RecoverTopics(ctx context.Context, req TopicsRequest) (out []T
 func (f *Forward) Retire(ctx context.Context, req RetireRequest) (out RetireResult, err error) {
 	for _, p := range f.Processes() {
 		if !p.Self && !Forwarded(ctx) && slices.ContainsFunc(req.NodeIDs, func(id int32) bool { return slices.Contains(p.NodeIDs, id) }) {
-			err = f.at(p, func(s Service) error { out, err = s.Retire(ctx, req); return err })
+			err = f.at(ctx, p, func(ctx context.Context, s Service) error { out, err = s.Retire(ctx, req); return err })
 			return out, err
 		}
 	}
@@ -106,15 +137,15 @@ func (f *Forward) Retire(ctx context.Context, req RetireRequest) (out RetireResu
 
 // everywhere runs f against all live processes at once, against this one only when the request was passed on. A process that does not
 // answer is left out unless it is the only one: it is held dead soon, and others take over what it had.
-func (f *Forward) everywhere(ctx context.Context, call func(Service) error) error {
+func (f *Forward) everywhere(ctx context.Context, call func(context.Context, Service) error) error {
 	procs := f.Processes()
 	if Forwarded(ctx) || len(procs) < 2 {
-		return call(f.Service)
+		return call(ctx, f.Service)
 	}
 	var wg sync.WaitGroup
 	errs := make([]error, len(procs))
 	for i, p := range procs {
-		wg.Go(func() { errs[i] = f.at(p, call) })
+		wg.Go(func() { errs[i] = f.at(ctx, p, call) })
 	}
 	wg.Wait()
 	for i, p := range procs {
@@ -132,7 +163,7 @@ func (f *Forward) Describe(ctx context.Context, req DescribeRequest) ([]Partitio
 	}
 	var mu sync.Mutex
 	best := map[key]PartitionInfo{}
-	err := f.everywhere(ctx, func(s Service) error {
+	err := f.everywhere(ctx, func(ctx context.Context, s Service) error {
 		infos, err := s.Describe(ctx, req)
 		mu.Lock()
 		defer mu.Unlock()
@@ -162,7 +193,7 @@ func (f *Forward) Describe(ctx context.Context, req DescribeRequest) ([]Partitio
 func (f *Forward) BumpLeaderEpochs(ctx context.Context, minimum map[protocol.PartitionID]int32) (map[protocol.PartitionID]error, error) {
 	var mu sync.Mutex
 	asked, refused := 0, map[protocol.PartitionID][]error{}
-	err := f.everywhere(ctx, func(s Service) error {
+	err := f.everywhere(ctx, func(ctx context.Context, s Service) error {
 		errs, err := s.BumpLeaderEpochs(ctx, minimum)
 		mu.Lock()
 		defer mu.Unlock()

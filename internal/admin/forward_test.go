@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"kmirror/protocol"
 )
@@ -93,4 +95,38 @@ func TestForwardBump(t *testing.T) {
 	if err != nil || len(got) != 2 || got[b] != error(busy) || got[c] == nil {
 		t.Errorf("%v, %v", got, err)
 	}
+}
+
+// TestForwardPastTheDead: an owner that is stopped, and so keeps its connection, does not keep an operator from what the others can do.
+func TestForwardPastTheDead(t *testing.T) {
+	f, here, there := twoSites()
+	self, other := f.Processes()[0], f.Processes()[1]
+	var dead atomic.Bool
+	f.Processes = func() []Process {
+		if dead.Load() {
+			return []Process{self}
+		}
+		return []Process{self, other}
+	}
+	f.Owner = func(string) (Process, bool) {
+		if dead.Load() {
+			return self, true
+		}
+		return other, true
+	}
+	f.Dial = func(string) (Service, func(), error) { return hanging{there}, func() {}, nil }
+	time.AfterFunc(300*time.Millisecond, func() { dead.Store(true) })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := f.StopTopics(ctx, StopRequest{Mirror: "m"}); err != nil || !slices.Equal(here.asked, []string{"stop m"}) {
+		t.Errorf("asked here %v, %v", here.asked, err)
+	}
+}
+
+// hanging is a process that was stopped.
+type hanging struct{ *site }
+
+func (hanging) StopTopics(ctx context.Context, _ StopRequest) ([]TopicResult, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }

@@ -78,7 +78,7 @@ func readAnswer(verb string, answer []byte, into any) error {
 
 // AlterMirror is done by the mirror's metadata coordinator.
 func (f *Forward) AlterMirror(ctx context.Context, req AlterRequest) (out AlterResult, err error) {
-	err = f.owned(ctx, req.Mirror, func(s Service) error { out, err = s.AlterMirror(ctx, req); return err })
+	err = f.owned(ctx, req.Mirror, func(ctx context.Context, s Service) error { out, err = s.AlterMirror(ctx, req); return err })
 	return out, err
 }
 
@@ -86,7 +86,7 @@ func (f *Forward) AlterMirror(ctx context.Context, req AlterRequest) (out AlterR
 func (f *Forward) SyncStatus(ctx context.Context, mirrors []string) ([]SyncInfo, error) {
 	var mu sync.Mutex
 	var out []SyncInfo
-	err := f.everywhere(ctx, func(s Service) error {
+	err := f.everywhere(ctx, func(ctx context.Context, s Service) error {
 		infos, err := s.SyncStatus(ctx, mirrors)
 		mu.Lock()
 		defer mu.Unlock()
