@@ -122,7 +122,9 @@ type part struct {
 	role     replica.Assignment
 	assigned bool
 	// dirty: the state must be stored before anything that depends on it happens.
-	dirty   bool
+	dirty bool
+	// epoch is the newest leader epoch that a state was read or stored with.
+	epoch   int32
 	retryAt time.Time
 	work    stopWork
 	// complete is since when a reassignment under way has had all that it waits for.

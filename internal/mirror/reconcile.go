@@ -141,7 +141,7 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 // look steps one partition's machine. Called with m.mu held.
 func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 	p := m.parts[id]
-	if p == nil || !p.topic.Started.Equal(t.Started) || m.overtaken(p) {
+	if p == nil || !p.topic.Started.Equal(t.Started) || m.overtaken(p, r.img.Partition(id)) {
 		// Taken up, or started anew: start has stored PREPARING before the topic. Nothing from before says anything about it. Or an
 		// operator has sent a FAILED one on.
 		p = m.load(t, id)
@@ -204,8 +204,14 @@ func (m *Manager) lookGone(r *round, p *part) {
 // overtaken reports whether another state was stored since ours: FAILED partitions are sent on by storing where they go on, since
 // whoever is asked to need not be the process that leads them. In other states a newer one is that of a start, which stores it before
 // its topic: taken up with the topic as it was, it would be stopped at once.
-func (m *Manager) overtaken(p *part) bool {
+//
+// So are those that others have led since, when this process was stopped (SIGSTOP), say, and do not lead here again: they stored how far
+// they have come, the last mirrored epoch with it, and that must not be lost.
+func (m *Manager) overtaken(p *part, ip *kraft.Partition) bool {
 	s, ok := m.cfg.Store.State(p.id)
+	if ok && s.Mirror == p.topic.Mirror && s.LeaderEpoch > p.epoch && ip != nil && !m.cfg.Destination.Owns(ip.Leader) {
+		return true
+	}
 	return ok && !p.dirty && p.machine.State == statemachine.Failed && s.State != p.machine.State && s.Since.After(p.since)
 }
 
@@ -217,7 +223,7 @@ func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
 	if !ok {
 		return p
 	}
-	p.since = s.Since
+	p.since, p.epoch = s.Since, s.LeaderEpoch
 	p.work.lme, p.work.end, p.work.epoch = s.LastMirrorEpoch, s.StopEnd, s.StopEpoch
 	// A Load can't be refused; what it asks for is done by the next Observe, but for a retry whose back-off starts anew.
 	if eff, err := p.machine.Step(loaded(s)); err == nil && len(eff) > 0 {
@@ -378,8 +384,8 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	m.log.Debug("task", "name", "store partition states", "partitions", len(states), "took", time.Since(began))
 	m.mu.Lock()
 	m.faultsStored(r.store)
-	for _, p := range r.store {
-		p.dirty = false
+	for i, p := range r.store {
+		p.dirty, p.epoch = false, max(p.epoch, states[i].LeaderEpoch)
 	}
 	m.mu.Unlock()
 	return true

@@ -322,3 +322,21 @@ func TestStartOfADeletedMirror(t *testing.T) {
 		t.Errorf("stored %v, %v", w.stored, err)
 	}
 }
+
+// TestStoppedByOthers: a process that was stopped while others failed its partitions over takes up what they have stored; what it knew
+// itself must not be stored over it.
+func TestStoppedByOthers(t *testing.T) {
+	w, topic := stoppingWorld(t)
+	topic.Desired = statemachine.Mirroring
+	m := stopManager(t, w, topic)
+	rounds(t, m, 3)
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2, 3}, Leader: 1, LeaderEpoch: 20}, nil)
+	w.topics[0].Desired = statemachine.Stopped
+	done := coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Stopped, Previous: statemachine.Stopping,
+		LastMirrorEpoch: 4, LeaderEpoch: 18, Stop: statemachine.StopTailed, StopEnd: 100, StopEpoch: 4, Aligned: true, Since: time.Now()}
+	w.states[orders0], w.stored = done, nil
+	rounds(t, m, 5)
+	if got := w.states[orders0]; got != done || slices.ContainsFunc(w.stored, func(s string) bool { return strings.HasPrefix(s, "put state") }) {
+		t.Errorf("stored %v: %+v", w.stored, got)
+	}
+}
