@@ -25,6 +25,7 @@ var rules = map[string][]string{
 	"internal/wait":      nil, // a timer
 	"proxy":              {"fetch", "records", "protocol", "internal/replica", "internal/quiet"},
 	"internal":           {"protocol", "records", "statemachine", "internal"},
+	"internal/trace":     {"protocol", "records", "internal/trace", "internal/quiet", "internal/wait"},
 	"internal/testkafka": {"protocol"},
 	"cmd":                {"cmd", "proxy", "fetch", "records", "protocol", "statemachine", "internal"},
 	"bench":              {"proxy", "fetch", "records", "protocol", "statemachine", "internal"},

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/testkafka"
+)
+
+// tracedLine is what the test reads of a line of JSON.
+type tracedLine struct {
+	Kind      string
+	API       string
+	ClientID  string `json:"client_id"`
+	Version   int16
+	Reason    string
+	Principal string
+	NoReply   bool     `json:"no_reply"`
+	Duration  *float64 `json:"duration_ms"`
+	Topics    []struct{ Topic string }
+	Errors    []struct{ Error, About string }
+	Batches   []struct {
+		Topic         string
+		Records       int32
+		Codec         string
+		Transactional bool
+		Control       string
+		ProducerID    int64 `json:"producer_id"`
+		CRC           bool  `json:"crc_ok"`
+		Payload       []struct{ Key, Value string }
+	}
+	APIs []struct {
+		API                             string
+		Requests, Responses, NotDecoded int64
+		P99                             float64 `json:"p99_ms"`
+	}
+}
+
+func TestTraceOfARealBroker(t *testing.T) {
+	port, err := testkafka.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+	// The broker tells clients the address of the trace.
+	broker := testkafka.Start(t, testkafka.Options{Name: "traced",
+		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: address}}})
+	var out, errs lockedBuffer
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	code := make(chan int, 1)
+	go func() {
+		c := &cli{out: &out, err: &errs, in: strings.NewReader(""), env: os.LookupEnv, environ: os.Environ}
+		code <- c.run(ctx, []string{"trace", "--listen", address, "--upstream", broker.Node(1).Addr(testkafka.ClientListener),
+			"--format", "json", "--payload"})
+	}()
+	talk(t, address)
+	stop()
+	select {
+	case got := <-code:
+		if got != 0 {
+			t.Fatalf("exit code %d\n%s", got, errs.String())
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("trace does not end")
+	}
+	checkTrace(t, out.String())
+}
+
+// talk has a client create a topic, write in transactions, commit, abort, read, and ask for what is not there.
+func talk(t *testing.T, address string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	client := func(opts ...kgo.Opt) *kgo.Client {
+		// The listener may not be there yet.
+		cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(address), kgo.ClientID("talker"))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cl.Close)
+		return cl
+	}
+	writer := client(kgo.TransactionalID("tx"), kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.DefaultProduceTopic("orders"))
+	if _, err := kadm.NewClient(writer).CreateTopic(ctx, 1, 1, nil, "orders"); err != nil {
+		t.Fatal(err)
+	}
+	for i, commit := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
+		if err := writer.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		value := strings.Repeat(fmt.Sprint("value", i), 100)
+		if err := writer.ProduceSync(ctx, &kgo.Record{Key: []byte("k"), Value: []byte(value)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.EndTransaction(ctx, commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	silent := client(kgo.RequiredAcks(kgo.NoAck()), kgo.DisableIdempotentWrite(), kgo.DefaultProduceTopic("orders"))
+	if err := silent.ProduceSync(ctx, kgo.StringRecord("nobody answers")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	reader := client(kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumerGroup("g"))
+	var got []string
+	for len(got) < 2 && ctx.Err() == nil {
+		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) { got = append(got, string(r.Value)) })
+	}
+	if len(got) != 2 || got[1] != "nobody answers" {
+		t.Fatalf("%d records through the trace", len(got))
+	}
+	if err := reader.CommitUncommittedOffsets(ctx); err != nil {
+		t.Fatal(err)
+	}
+	described, err := kadm.NewClient(reader).DeleteTopics(ctx, "missing")
+	if err != nil || described["missing"].Err == nil {
+		t.Fatalf("a topic that is not there: %v, %v", described, err)
+	}
+}
+
+// checkTrace reads every line and looks for what talk did.
+func checkTrace(t *testing.T, text string) {
+	t.Helper()
+	var lines []tracedLine
+	for line := range strings.Lines(text) {
+		var l tracedLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if l.Kind == "note" || l.Reason != "" {
+			t.Errorf("not decoded: %s", line)
+		}
+		lines = append(lines, l)
+	}
+	for what, is := range map[string]func(tracedLine) bool{
+		"a transactional produce with payload": func(l tracedLine) bool {
+			return l.Kind == "request" && l.API == "Produce" && len(l.Batches) == 1 && l.Batches[0].Transactional &&
+				l.Batches[0].Codec == "zstd" && l.Batches[0].CRC && l.Batches[0].Topic == "orders" && l.ClientID == "talker" &&
+				strings.HasPrefix(l.Batches[0].Payload[0].Value, "value0") && l.Batches[0].Payload[0].Key == "k"
+		},
+		"a produce without reply": func(l tracedLine) bool { return l.API == "Produce" && l.NoReply },
+		"both markers in a fetch": func(l tracedLine) bool {
+			var types []string
+			for _, b := range l.Batches {
+				types = append(types, b.Control)
+			}
+			return l.Kind == "response" && l.API == "Fetch" && slices.Contains(types, "COMMIT") && slices.Contains(types, "ABORT")
+		},
+		"a commit of offsets, answered": func(l tracedLine) bool {
+			return l.Kind == "response" && l.API == "OffsetCommit" && l.Duration != nil && *l.Duration > 0
+		},
+		"an error about a topic": func(l tracedLine) bool {
+			return l.API == "DeleteTopics" && len(l.Errors) == 1 && l.Errors[0].Error == "UNKNOWN_TOPIC_OR_PARTITION" &&
+				l.Errors[0].About == "missing"
+		},
+		"a summary": func(l tracedLine) bool { return l.Kind == "summary" && len(l.APIs) > 10 },
+	} {
+		if !slices.ContainsFunc(lines, is) {
+			t.Errorf("no line with %s", what)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", text)
+	}
+}
