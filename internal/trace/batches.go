@@ -68,7 +68,7 @@ func (d *Decoder) batches(e *Event, topic string, partition int32, b []byte, lef
 			}
 		} else {
 			info.describe(batch)
-			if d.cfg.Payload {
+			if d.cfg.Payload && !batch.IsControl() {
 				d.open(&info, batch, left)
 			}
 		}

@@ -101,7 +101,7 @@ func (f *framer) begin() error {
 	f.size, f.seen = int(size), 0
 	f.whole, f.why = true, ""
 	if f.size > f.limit {
-		f.whole, f.why = false, fmt.Sprintf("above the limit of %d bytes for frames that are decoded", f.limit)
+		f.whole, f.why = false, fmt.Sprintf("not decoded: above the limit of %d bytes for frames that are decoded", f.limit)
 	}
 	return nil
 }

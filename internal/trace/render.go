@@ -45,6 +45,9 @@ func sensitive(config string) bool {
 	return false
 }
 
+// always are fields that are shown also when they have their default: they say what the others are about.
+var always = map[string]bool{"Partition": true, "ApiKey": true, "Acks": true}
+
 const (
 	// maxNodes bounds the values of one message that are shown; maxText the bytes of one string.
 	maxNodes = 50_000
@@ -94,7 +97,7 @@ func (r *renderer) object(v reflect.Value) Object {
 		if r.left <= 0 {
 			break
 		}
-		if f.name == "Version" && len(o) == 0 && f.index == 0 || same(field, defaults.Field(f.index)) {
+		if f.name == "Version" && len(o) == 0 && f.index == 0 || !always[f.name] && same(f.name, field, defaults.Field(f.index)) {
 			continue
 		}
 		r.left--
@@ -162,7 +165,7 @@ func (r *renderer) value(f field, v reflect.Value) (value any, show bool) {
 }
 
 // same compares a field with its default.
-func same(a, b reflect.Value) bool {
+func same(name string, a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Slice:
 		return a.Len() == 0
@@ -172,7 +175,8 @@ func same(a, b reflect.Value) bool {
 		}
 		return reflect.DeepEqual(a.Interface(), b.Interface())
 	case reflect.Pointer:
-		return a.IsNil() && b.IsNil()
+		// Old versions send an empty message where newer ones send none.
+		return a.IsNil() && b.IsNil() || name == "ErrorMessage" && text(a) == ""
 	}
 	return a.Equal(b)
 }

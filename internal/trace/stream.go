@@ -169,7 +169,7 @@ func (s *Stream) Close(at time.Time) {
 	}
 	m := &Message{Kind: Closed, At: at}
 	if n := len(s.pending); n > 0 {
-		m.Reason = fmt.Sprintf("%d requests without a response", n)
+		m.Reason = fmt.Sprintf("%d without a response", n)
 	}
 	s.pending = nil
 	s.send(m)
