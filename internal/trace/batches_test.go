@@ -122,7 +122,7 @@ func TestPayload(t *testing.T) {
 
 // TestBombs: what a batch opens to is bounded, for each and for all of a message.
 func TestBombs(t *testing.T) {
-	bomb := makeBatch(t, records.Gzip, make([]byte, 50<<20))
+	bomb := makeBatch(t, records.Gzip, make([]byte, 8<<20))
 	if len(bomb) > 100<<10 {
 		t.Fatalf("the bomb has %d bytes", len(bomb))
 	}
@@ -131,7 +131,7 @@ func TestBombs(t *testing.T) {
 		e.Batches[1].PayloadReason != "limit for payloads reached" || e.Batches[0].Payload != nil {
 		t.Errorf("%+v", e.Batches)
 	}
-	many := makeBatch(t, records.None, make([][]byte, 100_000)...)
+	many := makeBatch(t, records.None, make([][]byte, 10_000)...)
 	e = fetched(t, DecoderConfig{Payload: true, PayloadBytes: 10_000}, "orders", many)
 	if n := len(e.Batches[0].Payload); n == 0 || n > 100 || e.Batches[0].PayloadReason != "limit for payloads reached" {
 		t.Errorf("%d records, %s", n, e.Batches[0].PayloadReason)

@@ -75,21 +75,9 @@ type Message struct {
 	exchange *exchange
 }
 
-// exchange is a request that waits for its response.
-type exchange struct {
-	header protocol.RequestHeader
-	token  bool
-	at     time.Time
-	// topicMatch is the Filter's: the request named a topic that it asks for.
-	topicMatch bool
-}
-
 // DefaultFrame is the limit for frames that are decoded where none is configured: large enough for what consumers fetch by
 // default, small enough that a hostile body, which can cost ninety times its size, can't take the machine's memory.
 const DefaultFrame = 16 << 20
-
-// maxPending bounds the requests of a connection that wait for a response.
-const maxPending = 10_000
 
 // Stream follows one connection. Its methods may be called from many goroutines; emit is called under the Stream's lock, so
 // that messages come in order, and must not call back.
@@ -100,7 +88,7 @@ type Stream struct {
 
 	mu      sync.Mutex
 	dirs    [2]framer
-	pending []*exchange
+	pending pending
 	sasl    saslState
 	closed  bool
 }
@@ -153,7 +141,7 @@ func (s *Stream) Lost(dir Direction, at time.Time, n int) {
 func (s *Stream) InFlight() (n int, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending), s.dirs[ToServer].mode == framing && s.dirs[ToClient].mode == framing
+	return len(s.pending.list), s.dirs[ToServer].mode == framing && s.dirs[ToClient].mode == framing
 }
 
 // Close ends the stream.
@@ -168,10 +156,10 @@ func (s *Stream) Close(at time.Time) {
 		s.dirs[i].stop(blind)
 	}
 	m := &Message{Kind: Closed, At: at}
-	if n := len(s.pending); n > 0 {
+	if n := len(s.pending.list); n > 0 {
 		m.Reason = fmt.Sprintf("%d without a response", n)
 	}
-	s.pending = nil
+	s.pending = pending{}
 	s.send(m)
 }
 
@@ -238,11 +226,7 @@ func (s *Stream) request(m *Message, head []byte) {
 		x.header = m.Header
 	}
 	if !m.NoReply {
-		if len(s.pending) >= maxPending {
-			s.pending[0] = nil
-			s.pending = s.pending[1:]
-		}
-		s.pending = append(s.pending, x)
+		s.pending.add(x)
 	}
 	m.exchange = x
 	s.send(m)
@@ -273,17 +257,12 @@ func (s *Stream) response(m *Message, head []byte) {
 	s.send(m)
 }
 
-// match finds the request of a response. Brokers answer in order; where something before it is missing, because it was not
-// captured or was answered by nothing, the correlation id tells, and what came before is given up.
+// match finds the request of a response, nil for none.
 func (s *Stream) match(head []byte) *exchange {
-	for i, x := range s.pending {
-		if x.token && i == 0 || !x.token && len(head) >= 4 && int32(binary.BigEndian.Uint32(head)) == x.header.CorrelationID {
-			s.pending[i] = nil
-			s.pending = s.pending[i+1:]
-			return x
-		}
+	if x := s.pending.token(); x != nil || len(head) < 4 {
+		return x
 	}
-	return nil
+	return s.pending.take(int32(binary.BigEndian.Uint32(head)))
 }
 
 // silent reports whether a request gets no response: acks is 0.
@@ -314,12 +293,7 @@ func (s *Stream) begins(dir Direction, b []byte) bool {
 	if dir == ToServer {
 		return plausible(b[4:])
 	}
-	for _, x := range s.pending {
-		if !x.token && x.header.CorrelationID == int32(binary.BigEndian.Uint32(b[4:])) {
-			return true
-		}
-	}
-	return false
+	return s.pending.open[int32(binary.BigEndian.Uint32(b[4:]))] > 0
 }
 
 // plausible judges whether a frame is a request of an API and version that are known, as opposed to anything.

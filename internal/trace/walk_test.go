@@ -203,7 +203,7 @@ func TestSecretsThatHaveNames(t *testing.T) {
 
 func TestHugeMessagesAreCut(t *testing.T) {
 	resp := kmsg.NewPtrMetadataResponse()
-	resp.Topics = make([]kmsg.MetadataResponseTopic, 3*maxNodes)
+	resp.Topics = make([]kmsg.MetadataResponseTopic, 2*maxTopics)
 	for i := range resp.Topics {
 		name := fmt.Sprint("t", i)
 		resp.Topics[i] = kmsg.MetadataResponseTopic{Topic: &name, ErrorCode: 3}

@@ -101,6 +101,9 @@ func (a *Assembler) Packet(p Packet) {
 		a.close(c)
 		return
 	}
+	if s.ack {
+		a.acked(c, 1-dir, s.acked)
+	}
 	if s.length > 0 {
 		if !d.begun {
 			// The capture began after the connection.
@@ -209,6 +212,14 @@ func (a *Assembler) hold(c *connection, dir trace.Direction, p piece) {
 	d.bytes += len(p.data)
 	a.held += len(p.data)
 	for len(d.held) > 0 && (d.bytes > maxHeld || len(d.held) > maxSegments || a.held > maxAllHeld) {
+		a.skip(c, dir)
+	}
+}
+
+// acked hears from the receiver of a direction how far it has come: what is missing before that was not captured.
+func (a *Assembler) acked(c *connection, dir trace.Direction, next uint32) {
+	d := &c.dirs[dir]
+	for len(d.held) > 0 && int32(next-d.held[0].seq) > 0 {
 		a.skip(c, dir)
 	}
 }

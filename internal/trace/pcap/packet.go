@@ -7,10 +7,10 @@ import (
 
 // segment is a TCP segment.
 type segment struct {
-	src, dst      netip.AddrPort
-	seq           uint32
-	syn, ack, fin bool
-	rst           bool
+	src, dst netip.AddrPort
+	// acked is what its sender has of the other direction, if ack is set.
+	seq, acked         uint32
+	syn, ack, fin, rst bool
 	// payload is what was captured, length what was sent.
 	payload []byte
 	length  int
@@ -33,15 +33,6 @@ const (
 	etherIPv4 = 0x0800
 	etherIPv6 = 0x86dd
 )
-
-// known reports whether we can read a link layer.
-func known(link uint32) bool {
-	switch link {
-	case linkNull, linkEthernet, linkRawOld, linkRaw, linkLoop, linkCooked, linkIPv4, linkIPv6, linkCooked2:
-		return true
-	}
-	return false
-}
 
 // parse reads a packet down to TCP. Whatever is something else, or too short to tell, is not ok.
 func parse(p Packet) (s segment, ok bool) {
@@ -185,6 +176,7 @@ func tcp(src, dst netip.Addr, b []byte, n int) (s segment, ok bool) {
 	s.src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(b))
 	s.dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:]))
 	s.seq = binary.BigEndian.Uint32(b[4:])
+	s.acked = binary.BigEndian.Uint32(b[8:])
 	const fin, syn, rst, ack = 1, 2, 4, 16
 	s.fin, s.syn, s.rst, s.ack = b[13]&fin != 0, b[13]&syn != 0, b[13]&rst != 0, b[13]&ack != 0
 	s.payload, s.length = b[min(len(b), header):], n-header
