@@ -59,7 +59,12 @@ size, duration, fields, topics[partitions], errors (!topic-partition:NAME), {rec
 Credentials are never shown: SASL tokens, SCRAM and delegation token secrets, values of configs whose name sounds like one.
 --errors and --min-duration show responses only. The summary counts all that passed, whatever the filters.
 Regular expressions (RE2) match anywhere in the text.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.trace(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.output == "json" && !cmd.Flags().Changed("format") {
+				f.format = c.output
+			}
+			return c.trace(cmd.Context(), f)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "", "address that clients connect to, host:port")

@@ -90,7 +90,8 @@ func talk(t *testing.T, address string) {
 		t.Cleanup(cl.Close)
 		return cl
 	}
-	writer := client(kgo.TransactionalID("tx"), kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.DefaultProduceTopic("orders"))
+	writer := client(kgo.TransactionalID("tx"), kgo.ProducerBatchCompression(kgo.ZstdCompression()),
+		kgo.DefaultProduceTopic("orders"))
 	if _, err := kadm.NewClient(writer).CreateTopic(ctx, 1, 1, nil, "orders"); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,8 @@ orders-3 70B: partial batch
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got := batchLines(fetched(t, DecoderConfig{}, "orders", old)); !strings.Contains(got, "40B: message format of before Kafka 0.11") {
+	got = batchLines(fetched(t, DecoderConfig{}, "orders", old))
+	if !strings.Contains(got, "40B: message format of before Kafka 0.11") {
 		t.Error(got)
 	}
 }

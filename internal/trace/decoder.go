@@ -60,6 +60,9 @@ type Decoder struct {
 // maxNames bounds the topic ids whose names are remembered.
 const maxNames = 100_000
 
+// maxRequest bounds requests other than Produce: a hostile body can cost ninety times its size once it is decoded.
+const maxRequest = 4 << 20
+
 // NewDecoder makes a Decoder.
 func NewDecoder(cfg DecoderConfig) *Decoder {
 	if cfg.PayloadBytes <= 0 {
@@ -79,6 +82,10 @@ func (d *Decoder) Decode(m *Message) *Event {
 		e.API = "response"
 		return e
 	case m.Frame == nil:
+		return e
+	}
+	if e.Kind == Request && e.Header.Key != keyProduce && len(m.Frame) > maxRequest {
+		e.Reason = fmt.Sprintf("not decoded: above the limit of %d bytes for requests without records", maxRequest)
 		return e
 	}
 	body, err := d.body(e)

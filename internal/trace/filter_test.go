@@ -20,7 +20,9 @@ func TestFilters(t *testing.T) {
 		every   func(line string) bool
 		minimum int
 	}{
-		"api": {Filter{APIs: apis}, func(l string) bool { return strings.Contains(l, " Produce ") || strings.Contains(l, " Fetch ") }, 12},
+		"api": {Filter{APIs: apis}, func(l string) bool {
+			return strings.Contains(l, " Produce ") || strings.Contains(l, " Fetch ")
+		}, 12},
 		"client id": {Filter{ClientID: regexp.MustCompile("^rdkafka$")}, func(l string) bool {
 			return strings.Contains(l, "client=rdkafka")
 		}, 15},
@@ -79,7 +81,8 @@ func TestQuantiles(t *testing.T) {
 		h.add(time.Duration(i+1) * time.Millisecond)
 	}
 	h.add(-time.Second) // a clock that was set back
-	for q, want := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.95: 950 * time.Millisecond, 0.99: 990 * time.Millisecond} {
+	for q, ms := range map[float64]time.Duration{0.5: 500, 0.95: 950, 0.99: 990} {
+		want := ms * time.Millisecond
 		if got := h.quantile(q); got < want-time.Millisecond || got > want*17/16 {
 			t.Errorf("%v: %v, want %v", q, got, want)
 		}

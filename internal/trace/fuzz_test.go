@@ -33,7 +33,8 @@ func run(t *testing.T, client, server []byte, step, lost int, format Format) str
 	const memory = 1 << 16
 	budget := NewBudget(memory)
 	var out bytes.Buffer
-	r := Reporter{Decoder: NewDecoder(DecoderConfig{Payload: true, PayloadBytes: 1 << 16}), Format: format, Stats: NewStats(), Out: &out}
+	r := Reporter{Decoder: NewDecoder(DecoderConfig{Payload: true, PayloadBytes: 1 << 16}), Format: format, Stats: NewStats(),
+		Out: &out}
 	frames := 0
 	s := NewStream(Conn{ID: 1}, time.Unix(0, 0), 1<<20, budget, func(m *Message) {
 		r.Stats.Message(m)

@@ -72,8 +72,8 @@ func sized(body []byte) []byte {
 func ask(corr int32, req kmsg.Request, version int16) []byte {
 	id := "test"
 	req.SetVersion(version)
-	b := protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: req.Key(), Version: version, CorrelationID: corr, ClientID: &id})
-	return sized(req.AppendTo(b))
+	h := protocol.RequestHeader{Key: req.Key(), Version: version, CorrelationID: corr, ClientID: &id}
+	return sized(req.AppendTo(protocol.AppendRequestHeader(nil, h)))
 }
 
 func answer(corr int32, resp kmsg.Response, version int16) []byte {
@@ -148,8 +148,8 @@ func TestTooNewApiVersions(t *testing.T) {
 func TestUnknownKeysAndBrokenBodies(t *testing.T) {
 	p := newPeer(t, 0)
 	id := "x"
-	p.feed(ToServer, sized(append(protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: 1000, CorrelationID: 1, ClientID: &id}),
-		"whatever"...)))
+	unknown := protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: 1000, CorrelationID: 1, ClientID: &id})
+	p.feed(ToServer, sized(append(unknown, "whatever"...)))
 	p.feed(ToClient, sized([]byte{0, 0, 0, 1, 9, 9}))
 	short := ask(2, findCoordinator("abc"), 2)
 	short = sized(short[4 : len(short)-2])
@@ -200,6 +200,23 @@ func TestFramesAboveTheLimit(t *testing.T) {
 > FindCoordinator v2 corr=2 client=test 22B CoordinatorKey=a
 < FindCoordinator v2 corr=1 client=test 26B 2.000ms
 `)
+}
+
+// TestLargeRequests: a hostile body of small fields costs many times its size, so those without records are held lower.
+func TestLargeRequests(t *testing.T) {
+	p := newPeer(t, 0)
+	p.stream.budget.Give(64 << 20)
+	p.feed(ToServer, ask(1, findCoordinator(strings.Repeat("k", 30_000)), 2))
+	meta := kmsg.NewPtrMetadataRequest()
+	meta.Topics = make([]kmsg.MetadataRequestTopic, maxRequest/2)
+	for i := range meta.Topics {
+		meta.Topics[i].Topic = new(string)
+	}
+	p.feed(ToServer, ask(2, meta, 4))
+	p.stream.budget.Take(64 << 20)
+	if text := p.lines(); strings.Count(text, "not decoded: above the limit of 4194304 bytes for requests without records") != 1 {
+		t.Error(len(text))
+	}
 }
 
 func TestNoMemoryLeft(t *testing.T) {

@@ -176,10 +176,11 @@ func missingFields(v reflect.Value, o Object) (missing []string) {
 func TestSecretsThatHaveNames(t *testing.T) {
 	value := secret
 	scram := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
-	scram.Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{{Name: "alice", Salt: []byte(secret), SaltedPassword: []byte(secret)}}
+	scram.Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{
+		{Name: "alice", Salt: []byte(secret), SaltedPassword: []byte(secret)}}
 	alter := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	for _, name := range []string{"listener.name.x.scram-sha-256.sasl.jaas.config", "ssl.keystore.password", "my.Secret", "api-token",
-		"ssl.keystore.key"} {
+	for _, name := range []string{"listener.name.x.scram-sha-256.sasl.jaas.config", "ssl.keystore.password", "my.Secret",
+		"api-token", "ssl.keystore.key"} {
 		alter.Resources = append(alter.Resources, kmsg.IncrementalAlterConfigsRequestResource{ResourceName: "1",
 			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: name, Value: &value}}})
 	}

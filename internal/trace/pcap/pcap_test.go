@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -362,9 +363,10 @@ func TestBrokenFiles(t *testing.T) {
 		file []byte
 		want error
 	}{
-		"empty": {nil, ErrFormat}, "text": {[]byte("not a capture at all"), ErrFormat}, "cut": {good[:len(good)-3], io.ErrUnexpectedEOF},
+		"empty": {nil, ErrFormat}, "text": {[]byte("not a capture at all"), ErrFormat},
+		"cut":             {good[:len(good)-3], io.ErrUnexpectedEOF},
 		"cut in a header": {good[:24+10], io.ErrUnexpectedEOF}, "huge packet": {huge, ErrFormat},
-		"packet before an interface": {append(ng[:28:28], 6, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0),
+		"packet before an interface": {slices.Concat(ng[:28], []byte{6, 0, 0, 0, 32, 0, 0, 0}, make([]byte, 20), []byte{32, 0, 0, 0}),
 			ErrFormat},
 		"tiny block": {append(ng[:28:28], 6, 0, 0, 0, 4, 0, 0, 0), ErrFormat},
 	} {
@@ -375,7 +377,8 @@ func TestBrokenFiles(t *testing.T) {
 }
 
 func TestUnits(t *testing.T) {
-	for b, want := range map[byte]uint64{6: 1_000_000, 9: 1_000_000_000, 0: 1, 0x80 | 10: 1024, 127: 1_000_000_000, 255: 1_000_000_000} {
+	const nanos = 1_000_000_000
+	for b, want := range map[byte]uint64{6: 1_000_000, 9: nanos, 0: 1, 0x80 | 10: 1024, 127: nanos, 255: nanos} {
 		if got := unitOf(b); got != want {
 			t.Errorf("%x: %d, want %d", b, got, want)
 		}
@@ -389,7 +392,8 @@ func TestUnits(t *testing.T) {
 func FuzzPcap(f *testing.F) {
 	talk := newTalk(client4, server4)
 	f.Add(raw(talk.packets()...))
-	f.Add(pcapngFile(binary.LittleEndian, linkEthernet, linked(linkEthernet, talk.packets()[0]), linked(linkEthernet, talk.packets()[3])))
+	p := talk.packets()
+	f.Add(pcapngFile(binary.LittleEndian, linkEthernet, linked(linkEthernet, p[0]), linked(linkEthernet, p[3])))
 	f.Add(pcapngFile(binary.BigEndian, linkNull, linked(linkNull, newTalk(client6, server6).packets()[3])))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		_, skipped, err := read(t, file)

@@ -85,7 +85,8 @@ func start(t *testing.T, out *output, serve func(net.Conn), change func(*Config)
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", server.Addr().String())
 		},
-		Reporter: &trace.Reporter{Decoder: trace.NewDecoder(trace.DecoderConfig{}), Format: trace.Line, Stats: trace.NewStats(), Out: out}}
+		Reporter: &trace.Reporter{Decoder: trace.NewDecoder(trace.DecoderConfig{}), Format: trace.Line, Stats: trace.NewStats(),
+			Out: out}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -163,9 +164,10 @@ func TestBytesPassUntouched(t *testing.T) {
 	random := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{1}).Read(random)
 	kafka := bytes.Repeat(request(7), 3000)
+	large := append(binary.BigEndian.AppendUint32(nil, 1<<19), random[:1<<19]...)
 	for name, sent := range map[string][]byte{
 		"random": random, "requests": kafka, "TLS": append([]byte{0x16, 3, 1}, random[:1000]...),
-		"a frame above the limit, then requests": append(append(binary.BigEndian.AppendUint32(nil, 1<<19), random[:1<<19]...), kafka...),
+		"a frame above the limit, then requests": append(large, kafka...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, &output{}, echo, func(c *Config) { c.MaxFrame = 1 << 18 })
