@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"kmirror/internal/testkafka"
 )
@@ -46,15 +47,27 @@ type tracedLine struct {
 	}
 }
 
+// TestTraceOfARealBroker has a client write in transactions and read through a trace of a broker with TLS and SCRAM.
 func TestTraceOfARealBroker(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a broker")
+	}
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	props, err := sec.WriteProperties("trace", sec.Properties(testkafka.AdminUser))
+	if err != nil {
+		t.Fatal(err)
+	}
 	port, err := testkafka.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
 	// The broker tells clients the address of the trace.
-	broker := testkafka.Start(t, testkafka.Options{Name: "traced",
-		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: address}}})
+	broker := testkafka.Start(t, sec.Secure(testkafka.Options{Name: "traced",
+		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: address}}}))
 	var out, errs lockedBuffer
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -62,9 +75,10 @@ func TestTraceOfARealBroker(t *testing.T) {
 	go func() {
 		c := &cli{out: &out, err: &errs, in: strings.NewReader(""), env: os.LookupEnv, environ: os.Environ}
 		code <- c.run(ctx, []string{"trace", "--listen", address, "--upstream", broker.Node(1).Addr(testkafka.ClientListener),
-			"--format", "json", "--payload"})
+			"--upstream-config", props, "--format", "json", "--payload"})
 	}()
-	talk(t, address)
+	login := scram.Auth{User: testkafka.AdminUser, Pass: sec.Password(testkafka.AdminUser)}
+	talk(t, address, kgo.SASL(login.AsSha512Mechanism()))
 	stop()
 	select {
 	case got := <-code:
@@ -74,16 +88,19 @@ func TestTraceOfARealBroker(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("trace does not end")
 	}
+	if strings.Contains(out.String(), login.Pass) {
+		t.Error("the password is shown")
+	}
 	checkTrace(t, out.String())
 }
 
 // talk has a client create a topic, write in transactions, commit, abort, read, and ask for what is not there.
-func talk(t *testing.T, address string) {
+func talk(t *testing.T, address string, login kgo.Opt) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := func(opts ...kgo.Opt) *kgo.Client {
 		// The listener may not be there yet.
-		cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(address), kgo.ClientID("talker"))...)
+		cl, err := kgo.NewClient(append(opts, login, kgo.SeedBrokers(address), kgo.ClientID("talker"))...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +163,7 @@ func checkTrace(t *testing.T, text string) {
 	for what, is := range map[string]func(tracedLine) bool{
 		"a transactional produce with payload": func(l tracedLine) bool {
 			return l.Kind == "request" && l.API == "Produce" && len(l.Batches) == 1 && l.Batches[0].Transactional &&
-				l.Batches[0].Codec == "zstd" && l.Batches[0].CRC && l.Batches[0].Topic == "orders" && l.ClientID == "talker" &&
+				l.Principal == "User:admin" && l.Batches[0].Codec == "zstd" && l.Batches[0].CRC && l.Batches[0].Topic == "orders" && l.ClientID == "talker" &&
 				strings.HasPrefix(l.Batches[0].Payload[0].Value, "value0") && l.Batches[0].Payload[0].Key == "k"
 		},
 		"a produce without reply": func(l tracedLine) bool { return l.API == "Produce" && l.NoReply },

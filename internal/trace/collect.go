@@ -36,6 +36,8 @@ type collector struct {
 
 // place is where in the message the collector is.
 type place struct {
+	// top: in no list or structure, so that an error is one of the whole response.
+	top       bool
 	topic     string
 	partition int32
 	label     string
@@ -60,7 +62,7 @@ var topicLists = []string{"Topics", "TopicNames", "SubscribedTopicNames"}
 // collect fills Topics, Errors and Batches. The library's types all look alike, so one walk serves every API.
 func (d *Decoder) collect(e *Event) {
 	c := collector{d: d, e: e, index: make(map[string]int), left: d.cfg.PayloadBytes}
-	c.visit(reflect.ValueOf(e.Body), place{partition: -1})
+	c.visit(reflect.ValueOf(e.Body), place{top: true, partition: -1})
 }
 
 func (c *collector) visit(v reflect.Value, at place) {
@@ -99,7 +101,9 @@ func (c *collector) message(v reflect.Value, at place) {
 				c.name(t, -1)
 			}
 		case f.nested:
-			c.visit(field, at)
+			inner := at
+			inner.top = false
+			c.visit(field, inner)
 		}
 	}
 }
@@ -138,7 +142,7 @@ func (c *collector) locate(v reflect.Value, fields []field, at place) place {
 		}
 	}
 	if name != "" {
-		at = place{topic: name, partition: -1}
+		at = place{top: at.top, topic: name, partition: -1}
 		c.name(name, -1)
 	}
 	if partition >= 0 && at.topic != "" {
@@ -185,8 +189,12 @@ func (c *collector) fail(code int16, at place) {
 	if code == 0 || c.e.Kind != Response {
 		return
 	}
-	if c.e.ErrorCount++; len(c.e.Errors) < maxErrors {
-		c.e.Errors = append(c.e.Errors, Error{Code: code, About: at.about()})
+	c.e.ErrorCount++
+	err := Error{Code: code, About: at.about()}
+	if at.top { // in some responses it stands at the end
+		c.e.Errors = slices.Insert(c.e.Errors, 0, err)
+	} else if len(c.e.Errors) < maxErrors {
+		c.e.Errors = append(c.e.Errors, err)
 	}
 }
 

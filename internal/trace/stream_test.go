@@ -202,6 +202,21 @@ func TestFramesAboveTheLimit(t *testing.T) {
 `)
 }
 
+// TestErrorsOfAllComeFirst, wherever they stand in the schema.
+func TestErrorsOfAllComeFirst(t *testing.T) {
+	p := newPeer(t, 0)
+	p.feed(ToServer, ask(1, kmsg.NewPtrMetadataRequest(), 13))
+	topic := "orders"
+	resp := kmsg.NewPtrMetadataResponse()
+	resp.ErrorCode = 31
+	resp.Topics = []kmsg.MetadataResponseTopic{{Topic: &topic, Partitions: []kmsg.MetadataResponseTopicPartition{{Partition: 2, ErrorCode: 5}}}}
+	p.lines()
+	p.feed(ToClient, answer(1, resp, 13))
+	if text := p.lines(); !strings.Contains(text, " !CLUSTER_AUTHORIZATION_FAILED !orders-2:LEADER_NOT_AVAILABLE\n") {
+		t.Error(text)
+	}
+}
+
 // TestLargeRequests: a hostile body of small fields costs many times its size, so those without records are held lower.
 func TestLargeRequests(t *testing.T) {
 	p := newPeer(t, 0)

@@ -214,6 +214,16 @@ func TestHugeMessagesAreCut(t *testing.T) {
 	if len(e.Topics) != maxTopics || len(e.Errors) != maxErrors || e.ErrorCount != len(resp.Topics) {
 		t.Errorf("%d topics, %d of %d errors", len(e.Topics), len(e.Errors), e.ErrorCount)
 	}
+	acls := kmsg.NewPtrCreateACLsResponse()
+	acls.Results = make([]kmsg.CreateACLsResponseResult, 2*maxTopics)
+	for i := range acls.Results {
+		acls.Results[i].ErrorCode = 31
+	}
+	unnamed := &Event{Message: &Message{Kind: Response}, Body: acls}
+	NewDecoder(DecoderConfig{}).collect(unnamed)
+	if len(unnamed.Errors) != maxErrors || unnamed.ErrorCount != len(acls.Results) {
+		t.Errorf("%d of %d errors without a name", len(unnamed.Errors), unnamed.ErrorCount)
+	}
 	if o := Render(resp); o[len(o)-1].Name != "truncated" {
 		t.Error("a message beyond the limit is not said to be cut")
 	}

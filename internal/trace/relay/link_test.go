@@ -1,0 +1,54 @@
+package relay
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"kmirror/internal/quiet"
+	"kmirror/internal/trace"
+)
+
+// FuzzPass passes any bytes in chunks of any size, in both directions. What comes out must be what went in, nothing may be kept
+// beyond the budget, and all of that comes back.
+func FuzzPass(f *testing.F) {
+	f.Add(bytes.Repeat(request(1), 3), bytes.Repeat(response(1), 3), uint8(5))
+	f.Add([]byte("\x16\x03\x01\x02"), []byte("HTTP/1.1"), uint8(1))
+	f.Add([]byte{0, 0, 0x20, 0, 0, 0}, bytes.Repeat([]byte{0, 0, 0, 4, 0, 0, 0, 1}, 300), uint8(200))
+	f.Fuzz(func(t *testing.T, client, server []byte, step uint8) {
+		const memory = 1 << 12
+		budget := trace.NewBudget(memory)
+		r := &trace.Reporter{Decoder: trace.NewDecoder(trace.DecoderConfig{}), Format: trace.JSON, Stats: trace.NewStats(),
+			Out: io.Discard}
+		q := newQueue(r, budget, quiet.New(slog.New(slog.DiscardHandler), quiet.Interval, nil))
+		stream := trace.NewStream(trace.Conn{ID: 1}, time.Now(), 1<<20, budget, q.put)
+		l := &link{stopped: make(chan struct{})}
+		for dir, sent := range [][]byte{client, server} {
+			kept := bytes.Clone(sent)
+			var out bytes.Buffer
+			for b := sent; len(b) > 0; {
+				n := min(len(b), max(1, int(step)))
+				if err := l.pass(&out, b[:n], stream, trace.Direction(dir)); err != nil {
+					t.Fatal(err)
+				}
+				b = b[n:]
+				if budget.Left() < 0 {
+					t.Fatal("the budget is overdrawn")
+				}
+			}
+			if !bytes.Equal(out.Bytes(), kept) {
+				t.Fatalf("%x came out of %x", out.Bytes(), kept)
+			}
+		}
+		stream.Close(time.Now())
+		q.close()
+		if err := q.run(); err != nil {
+			t.Fatal(err)
+		}
+		if budget.Left() != memory {
+			t.Fatalf("%d bytes of the budget did not come back", memory-budget.Left())
+		}
+	})
+}
