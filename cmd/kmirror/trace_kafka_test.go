@@ -163,7 +163,8 @@ func checkTrace(t *testing.T, text string) {
 	for what, is := range map[string]func(tracedLine) bool{
 		"a transactional produce with payload": func(l tracedLine) bool {
 			return l.Kind == "request" && l.API == "Produce" && len(l.Batches) == 1 && l.Batches[0].Transactional &&
-				l.Principal == "User:admin" && l.Batches[0].Codec == "zstd" && l.Batches[0].CRC && l.Batches[0].Topic == "orders" && l.ClientID == "talker" &&
+				l.Principal == "User:admin" && l.Batches[0].Codec == "zstd" && l.Batches[0].CRC &&
+				l.Batches[0].Topic == "orders" && l.ClientID == "talker" &&
 				strings.HasPrefix(l.Batches[0].Payload[0].Value, "value0") && l.Batches[0].Payload[0].Key == "k"
 		},
 		"a produce without reply": func(l tracedLine) bool { return l.API == "Produce" && l.NoReply },

@@ -84,6 +84,39 @@ func TestTraceOfACapture(t *testing.T) {
 	}
 }
 
+// echoOverTLS is a server that sends back what it gets.
+func echoOverTLS(t *testing.T, sec *testkafka.Security) (address string) {
+	t.Helper()
+	file, key, err := sec.Certificate("broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.LoadX509KeyPair(file, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			io.Copy(c, c)
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		server.Close()
+		serving.Wait()
+	})
+	return server.Addr().String()
+}
+
 // TestTraceOverTLS: the leg to the broker is TLS and checks the broker's certificate; the client's is plain.
 func TestTraceOverTLS(t *testing.T) {
 	sec, err := testkafka.NewSecurity(t.TempDir())
@@ -94,33 +127,9 @@ func TestTraceOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, key, err := sec.Certificate("broker")
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := tls.LoadX509KeyPair(file, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	broker, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := broker.Accept()
-			if err != nil {
-				return
-			}
-			io.Copy(c, c) // also answers what it is asked, in its way
-			c.Close()
-		}
-	})
-	defer serving.Wait()
-	defer broker.Close()
-	props := filepath.Join(t.TempDir(), "broker.properties")
+	broker := echoOverTLS(t, sec)
 	for ca, good := range map[string]bool{sec.CA(): true, other.CA(): false} {
+		props := filepath.Join(t.TempDir(), "broker.properties")
 		text := "security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location=" + ca + "\n"
 		if err := os.WriteFile(props, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -130,11 +139,9 @@ func TestTraceOverTLS(t *testing.T) {
 		code := make(chan int, 1)
 		go func() {
 			c := &cli{out: &out, err: &errs, in: strings.NewReader(""), env: os.LookupEnv, environ: os.Environ}
-			code <- c.run(ctx, []string{"trace", "--listen", "127.0.0.1:0", "--upstream", broker.Addr().String(),
-				"--upstream-config", props})
+			code <- c.run(ctx, []string{"trace", "--listen", "127.0.0.1:0", "--upstream", broker, "--upstream-config", props})
 		}()
-		address := traceAddress(t, &errs)
-		client, err := net.Dial("tcp", address)
+		client, err := net.Dial("tcp", traceAddress(t, &errs))
 		if err != nil {
 			t.Fatal(err)
 		}

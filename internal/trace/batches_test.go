@@ -123,7 +123,7 @@ func TestPayload(t *testing.T) {
 
 // TestBombs: what a batch opens to is bounded, for each and for all of a message.
 func TestBombs(t *testing.T) {
-	bomb := makeBatch(t, records.Gzip, make([]byte, 8<<20))
+	bomb := makeBatch(t, records.Gzip, make([]byte, 4<<20))
 	if len(bomb) > 100<<10 {
 		t.Fatalf("the bomb has %d bytes", len(bomb))
 	}

@@ -209,7 +209,8 @@ func TestErrorsOfAllComeFirst(t *testing.T) {
 	topic := "orders"
 	resp := kmsg.NewPtrMetadataResponse()
 	resp.ErrorCode = 31
-	resp.Topics = []kmsg.MetadataResponseTopic{{Topic: &topic, Partitions: []kmsg.MetadataResponseTopicPartition{{Partition: 2, ErrorCode: 5}}}}
+	resp.Topics = []kmsg.MetadataResponseTopic{{Topic: &topic,
+		Partitions: []kmsg.MetadataResponseTopicPartition{{Partition: 2, ErrorCode: 5}}}}
 	p.lines()
 	p.feed(ToClient, answer(1, resp, 13))
 	if text := p.lines(); !strings.Contains(text, " !CLUSTER_AUTHORIZATION_FAILED !orders-2:LEADER_NOT_AVAILABLE\n") {
@@ -222,12 +223,8 @@ func TestLargeRequests(t *testing.T) {
 	p := newPeer(t, 0)
 	p.stream.budget.Give(64 << 20)
 	p.feed(ToServer, ask(1, findCoordinator(strings.Repeat("k", 30_000)), 2))
-	meta := kmsg.NewPtrMetadataRequest()
-	meta.Topics = make([]kmsg.MetadataRequestTopic, maxRequest/2)
-	for i := range meta.Topics {
-		meta.Topics[i].Topic = new(string)
-	}
-	p.feed(ToServer, ask(2, meta, 4))
+	large := ask(2, findCoordinator("a"), 2)
+	p.feed(ToServer, sized(append(large[4:], make([]byte, maxRequest)...)))
 	p.stream.budget.Take(64 << 20)
 	if text := p.lines(); strings.Count(text, "not decoded: above the limit of 4194304 bytes for requests without records") != 1 {
 		t.Error(len(text))
