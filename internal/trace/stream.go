@@ -75,8 +75,8 @@ type Message struct {
 	exchange *exchange
 }
 
-// DefaultFrame is the limit for frames that are decoded where none is configured: large enough for what consumers fetch by
-// default, small enough that a hostile body, which can cost ninety times its size, can't take the machine's memory.
+// DefaultFrame is the limit for frames that are decoded where none is configured: above what most fetches bring, well below
+// what a process may wait with in memory.
 const DefaultFrame = 16 << 20
 
 // Stream follows one connection. Its methods may be called from many goroutines; emit is called under the Stream's lock, so

@@ -174,6 +174,26 @@ func TestUnknownKeysAndBrokenBodies(t *testing.T) {
 	}
 }
 
+// TestLinesStayLines: what peers choose can't steer a terminal, nor look like a line of its own.
+func TestLinesStayLines(t *testing.T) {
+	id := "evil\x1b]0;x\a\n#2 > Produce"
+	topic := "a\x1b[2J\nb"
+	for _, format := range []Format{Line, Pretty, JSON} {
+		p := newPeer(t, 0)
+		p.r.Format = format
+		req := kmsg.NewPtrMetadataRequest()
+		req.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
+		req.SetVersion(4)
+		h := protocol.RequestHeader{Key: req.Key(), Version: 4, CorrelationID: 1, ClientID: &id}
+		p.feed(ToServer, sized(req.AppendTo(protocol.AppendRequestHeader(nil, h))))
+		for line := range strings.Lines(p.out.String()) {
+			if strings.ContainsAny(line, "\x1b\a") || strings.HasPrefix(line, "#2") || strings.HasPrefix(line, "b") {
+				t.Errorf("%s: %q", format, line)
+			}
+		}
+	}
+}
+
 // TestWhatIsNotKafka ends decoding and names the cause (kroxylicious #2439).
 func TestWhatIsNotKafka(t *testing.T) {
 	for first, want := range map[string]string{

@@ -2,8 +2,11 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,4 +54,65 @@ func FuzzPass(f *testing.F) {
 			t.Fatalf("%d bytes of the budget did not come back", memory-budget.Left())
 		}
 	})
+}
+
+// pipeListener hands out the ends of pipes, which hold no bytes.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipeListener) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestDrainWaitsForSlowReaders: a response that was read from the server, and no longer counts as in flight, is written before
+// the connection ends.
+func TestDrainWaitsForSlowReaders(t *testing.T) {
+	client, front := net.Pipe()
+	back, server := net.Pipe()
+	listener := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
+	listener.conns <- front
+	r, err := New(Config{Listen: listener, Server: "pipe", Log: slog.New(slog.DiscardHandler), Drain: 10 * time.Second,
+		Dial:     func(context.Context) (net.Conn, error) { return back, nil },
+		Reporter: &trace.Reporter{Decoder: trace.NewDecoder(trace.DecoderConfig{}), Stats: trace.NewStats(), Out: io.Discard}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	if _, err := client.Write(request(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, len(request(1)))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Write(response(1)); err != nil { // returns once the relay has read it
+		t.Fatal(err)
+	}
+	cancel()
+	time.Sleep(3 * drainStep)
+	got, err := io.ReadAll(client)
+	if !bytes.Equal(got, response(1)) {
+		t.Errorf("%x, %v", got, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	client.Close()
+	server.Close()
 }
