@@ -56,7 +56,22 @@ func (c *cli) alter(ctx context.Context, mirror, file string) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	changed, err := client.AlterMirror(ctx, admin.AlterRequest{Mirror: mirror, Config: props, DryRun: c.dryRun})
+	req := admin.AlterRequest{Mirror: mirror, Config: props, DryRun: true}
+	if !c.yes && c.terminal && !c.dryRun {
+		plan, err := client.AlterMirror(ctx, req)
+		if err != nil {
+			return err
+		}
+		if len(plan.Stops) > 0 {
+			question := fmt.Sprintf("Stop mirroring of %d topics that mirror.topics.exclude names now, which makes them writable: %s?", len(plan.Stops),
+				strings.Join(plan.Stops, ", "))
+			if err := c.confirm(question); err != nil {
+				return err
+			}
+		}
+	}
+	req.DryRun = c.dryRun
+	changed, err := client.AlterMirror(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -76,6 +91,9 @@ func (c *cli) alter(ctx context.Context, mirror, file string) error {
 			fmt.Fprintf(w, "would change %s of mirror %s: %s\n", keys, mirror, how)
 		default:
 			fmt.Fprintf(w, "changed %s of mirror %s: %s\n", keys, mirror, how)
+		}
+		for _, t := range r.Stops {
+			fmt.Fprintf(w, "topic %s is left out by mirror.topics.exclude: it is stopped and becomes writable\n", t)
 		}
 	})
 }

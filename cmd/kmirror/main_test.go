@@ -26,6 +26,7 @@ type fakeService struct {
 	mu            sync.Mutex
 	created       map[string]map[string]string
 	altered       []admin.AlterRequest
+	stops         []string
 	sync          []admin.SyncInfo
 	starts        []admin.StartRequest
 	steps         []admin.VerifyRequest
@@ -47,7 +48,7 @@ func (f *fakeService) AlterMirror(_ context.Context, req admin.AlterRequest) (ad
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.altered = append(f.altered, req)
-	return admin.AlterResult{Changed: []string{"mirror.groups.include"}, Reconnects: false}, f.err
+	return admin.AlterResult{Changed: []string{"mirror.groups.include"}, Stops: f.stops}, f.err
 }
 
 func (f *fakeService) SyncStatus(context.Context, []string) ([]admin.SyncInfo, error) {

@@ -31,6 +31,8 @@ type AlterResult struct {
 	// Changed are the properties that differ from before, sorted. Reconnects: connections to the source are made anew for them.
 	Changed    []string `json:"changed"`
 	Reconnects bool     `json:"reconnects"`
+	// Stops are active topics that mirror.topics.exclude names now: they are stopped, and writable, with the next round.
+	Stops []string `json:"stops,omitempty"`
 }
 
 // SyncInfo is how the sync of one kind of metadata of a mirror stands.

@@ -13,6 +13,7 @@ import (
 // TestPromoteBringsAll: what the source was given between the last round and a promote is at the destination after it, and a promote that
 // waits for writers to rest leaves no group behind.
 func TestPromoteBringsAll(t *testing.T) {
+	t.Parallel()
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})
 	for _, name := range []string{"orders", "busy"} {

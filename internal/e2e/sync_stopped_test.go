@@ -35,6 +35,7 @@ func (s *shim) coordinates() bool {
 // TestStoppedCoordinator: the process that syncs groups is stopped (SIGSTOP) at work; the other fails the topic over, and its groups go on
 // at the destination. What the first one does when it goes on must not move them.
 func TestStoppedCoordinator(t *testing.T) {
+	onlyInLong(t)
 	const topic, groups = "orders", 200
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})

@@ -9,6 +9,7 @@ import (
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
 	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
 )
 
 // AlterMirror gives a mirror that may be running other properties, all of them. A change of how the source is reached is accepted once
@@ -34,6 +35,16 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 	if out.Reconnects {
 		if err := m.sameSource(ctx, old, req.Config); err != nil {
 			return out, err
+		}
+	}
+	f, err := filters.Parse(req.Config)
+	if err != nil {
+		return out, err
+	}
+	for _, t := range m.cfg.Store.Topics() {
+		if now, ok := m.cfg.Store.TopicByName(t.Name); ok && now.TopicID == t.TopicID && now.Mirror == req.Mirror && t.Mirror == req.Mirror &&
+			t.Desired != statemachine.Stopped && f.TopicExcluded(t.Name) {
+			out.Stops = append(out.Stops, t.Name)
 		}
 	}
 	if req.DryRun {

@@ -205,6 +205,11 @@ func TestAlter(t *testing.T) {
 	if err != nil || got.Reconnects || !slices.Equal(got.Changed, []string{filters.GroupsInclude}) {
 		t.Errorf("a filter: %+v, %v", got, err)
 	}
+	stops := with(filters.TopicsExclude, "or.*")
+	stops.DryRun = true
+	if got, err := m.AlterMirror(t.Context(), stops); err != nil || !slices.Equal(got.Stops, []string{"orders"}) {
+		t.Errorf("topics that are left out: %+v, %v", got, err)
+	}
 	if got, err := m.AlterMirror(t.Context(), with()); err != nil || len(got.Changed) != 0 {
 		t.Errorf("nothing: %+v, %v", got, err)
 	}
