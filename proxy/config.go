@@ -26,6 +26,9 @@ type Listener struct {
 	NodeID int32
 	// InterBroker: replica fetches are served. Set it on every listener of a cluster that has only one.
 	InterBroker bool
+
+	// front is set on the ports of a gateway, whose NodeID is the broker that is fronted, noNode on the bootstrap port.
+	front *front
 }
 
 // Data is the leader's side of our partitions; *fetch.Leader is one.
@@ -121,12 +124,9 @@ func (c *Config) validate() error {
 		return errors.New("proxy: no listener")
 	case c.Images == nil || c.ClusterID == nil || c.Leader == nil || c.Mirrors == nil || c.Owns == nil:
 		return errors.New("proxy: Images, ClusterID, Leader, Mirrors and Owns are required")
-	case c.UpstreamTLS != nil && (len(c.UpstreamTLS.Certificates) > 0 || c.UpstreamTLS.GetClientCertificate != nil):
-		return errors.New("proxy: UpstreamTLS must not hold a certificate")
-	case c.MaxFrame < 0 || c.MaxConnections < 0 || c.IdleTimeout < 0 || c.DrainTimeout < 0:
-		return errors.New("proxy: limits must not be negative")
-	case c.ReadOnlyError != 0 && c.ReadOnlyError != PolicyViolation && c.ReadOnlyError != ReadOnlyTopic:
-		return fmt.Errorf("proxy: read-only error %d is neither %d nor %d", c.ReadOnlyError, PolicyViolation, ReadOnlyTopic)
+	}
+	if err := c.validateLimits(); err != nil {
+		return err
 	}
 	for _, l := range c.Listeners {
 		if l.Listen == nil || l.Name == "" || l.NodeID < 0 {
@@ -134,6 +134,19 @@ func (c *Config) validate() error {
 		}
 	}
 	c.setDefaults()
+	return nil
+}
+
+// validateLimits checks what a gateway has as well.
+func (c *Config) validateLimits() error {
+	switch {
+	case c.UpstreamTLS != nil && (len(c.UpstreamTLS.Certificates) > 0 || c.UpstreamTLS.GetClientCertificate != nil):
+		return errors.New("proxy: UpstreamTLS must not hold a certificate")
+	case c.MaxFrame < 0 || c.MaxConnections < 0 || c.IdleTimeout < 0 || c.DrainTimeout < 0:
+		return errors.New("proxy: limits must not be negative")
+	case c.ReadOnlyError != 0 && c.ReadOnlyError != PolicyViolation && c.ReadOnlyError != ReadOnlyTopic:
+		return fmt.Errorf("proxy: read-only error %d is neither %d nor %d", c.ReadOnlyError, PolicyViolation, ReadOnlyTopic)
+	}
 	return nil
 }
 

@@ -90,12 +90,18 @@ type entry struct {
 	seq   uint64
 	api   string
 	start time.Time
+	// edit passes the reply of up on, changed; nil: as it is.
+	edit replyEdit
 	// bufs is a whole reply of our own, size bytes of it.
 	bufs net.Buffers
 	size int64
 	// barrier is closed when all entries before it are delivered.
 	barrier chan struct{}
 }
+
+// replyEdit passes the next reply of an upstream connection on to the client, changed where it has to be. The reply has size bytes, size
+// prefix included, and all of them are taken from the connection. The writer calls it.
+type replyEdit func(c *conn, u *upstream, size int64) error
 
 func newConn(s *Server, l Listener, nc net.Conn) *conn {
 	return &conn{

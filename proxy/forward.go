@@ -17,6 +17,11 @@ var errNoBroker = errors.New("no live broker of the destination has a listener o
 
 // forward sends a request as it came to the broker behind this connection. noReply: it is a Produce with acks=0.
 func (c *conn) forward(h protocol.RequestHeader, frame []byte, start time.Time, noReply bool) error {
+	return c.forwardEdited(h, frame, start, noReply, nil)
+}
+
+// forwardEdited is forward for a request whose reply passes through edit, unless that is nil.
+func (c *conn) forwardEdited(h protocol.RequestHeader, frame []byte, start time.Time, noReply bool, edit replyEdit) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
@@ -26,7 +31,7 @@ func (c *conn) forward(h protocol.RequestHeader, frame []byte, start time.Time, 
 	if noReply {
 		u.noReply.Store(u.sent)
 	} else {
-		e = entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start}
+		e = entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start, edit: edit}
 		u.inFlight.Add(1)
 	}
 	if err := u.send(frame, c.s.cfg.IdleTimeout); err != nil {
@@ -36,7 +41,7 @@ func (c *conn) forward(h protocol.RequestHeader, frame []byte, start time.Time, 
 }
 
 // connect makes sure that there is an upstream connection. One that ended while nothing was in flight is replaced, the same
-// broker first; one that was authenticated or had requests in flight is not: the client has to know.
+// broker first; one that was authenticated or had requests in flight is not, nor one of a gateway: the client has to know.
 func (c *conn) connect() error {
 	preferred := int32(-1)
 	if c.up != nil {
@@ -44,14 +49,14 @@ func (c *conn) connect() error {
 		if why == nil {
 			return nil
 		}
-		if c.sasl || c.up.refusedSilently() || c.up.inFlight.Load() > 0 {
+		if c.l.front != nil || c.sasl || c.up.refusedSilently() || c.up.inFlight.Load() > 0 {
 			return closeUpstream(why)
 		}
 		preferred = c.up.broker
 		c.up.close()
 		c.up = nil
 	}
-	u, err := c.s.dialAny(c.ctx, c.l.Name, preferred, c.lost)
+	u, err := c.dialUpstream(preferred)
 	if err != nil {
 		return closef("no upstream", "nothing can be forwarded: %w", err)
 	}
@@ -59,9 +64,18 @@ func (c *conn) connect() error {
 	return nil
 }
 
-// lost is called when the broker upstream ended a connection. Requests that wait for a reply find out by themselves.
+// dialUpstream connects to the broker that is fronted, or to any.
+func (c *conn) dialUpstream(preferred int32) (*upstream, error) {
+	if c.l.front != nil && c.l.NodeID != noNode {
+		return c.dialFronted()
+	}
+	return c.s.dialAny(c.ctx, c.l.Name, preferred, c.lost)
+}
+
+// lost is called when the broker upstream ended a connection. Requests that wait for a reply find out by themselves. Behind a gateway
+// the client's connection ends with it, as if there were nothing in between.
 func (c *conn) lost(u *upstream) {
-	if u.refusedSilently() {
+	if c.l.front != nil || u.refusedSilently() {
 		c.stop()
 	}
 }

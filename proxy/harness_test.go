@@ -240,8 +240,9 @@ func (m fakeMirrors) MirrorOf(topic string) (string, bool) {
 }
 
 type fixedImage struct {
-	mu  sync.Mutex
-	img *kraft.Image
+	mu      sync.Mutex
+	img     *kraft.Image
+	changed chan struct{}
 }
 
 func (f *fixedImage) Image() *kraft.Image {
@@ -250,7 +251,14 @@ func (f *fixedImage) Image() *kraft.Image {
 	return f.img
 }
 
-func (f *fixedImage) Changed() <-chan struct{} { return nil }
+func (f *fixedImage) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return f.changed
+}
 
 // edit publishes a changed copy.
 func (f *fixedImage) edit(change func(*kraft.Image)) {
@@ -270,6 +278,10 @@ func (f *fixedImage) edit(change func(*kraft.Image)) {
 	}
 	change(&img)
 	f.img = &img
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
 }
 
 func (w *world) setISR(isr ...int32) {

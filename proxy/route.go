@@ -23,6 +23,9 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 	if err != nil {
 		return malformed(err)
 	}
+	if c.l.front != nil {
+		return c.handleFronted(h, frame, body, start)
+	}
 	api, known := protocol.LookupAPI(h.Key)
 	switch {
 	case h.Key == keyApiVersions:

@@ -41,6 +41,14 @@ func (s *Server) targetOf(b *kraft.Broker, listener string) (target, bool) {
 	if b == nil || b.Fenced || b.InControlledShutdown || s.cfg.Owns(b.ID) {
 		return target{}, false
 	}
+	return endpointOf(b, listener)
+}
+
+// endpointOf returns the broker's endpoint of a listener name; false when it has none.
+func endpointOf(b *kraft.Broker, listener string) (target, bool) {
+	if b == nil {
+		return target{}, false
+	}
 	for _, e := range b.Endpoints {
 		if e.Name == listener {
 			return target{broker: b.ID, epoch: b.Epoch, host: e.Host, port: e.Port,
@@ -241,7 +249,12 @@ func (u *upstream) relayReply(c *conn, e *entry) error {
 	if corr := int32(binary.BigEndian.Uint32(head[4:])); corr != e.corr {
 		return closef("upstream order", "broker %d replied with correlation id %d where %d was due", u.broker, corr, e.corr)
 	}
-	if err := u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout); err != nil {
+	if e.edit != nil {
+		err = e.edit(c, u, size+4)
+	} else {
+		err = u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout)
+	}
+	if err != nil {
 		return err
 	}
 	u.replied.Store(e.seq)
