@@ -132,14 +132,6 @@ type LogConfig struct {
 	Level  string `yaml:"level"`
 }
 
-// GatewayConfig fronts every broker of the destination.
-type GatewayConfig struct {
-	Name           string   `yaml:"name"`
-	Bootstrap      string   `yaml:"bootstrap"`
-	AdvertisedHost string   `yaml:"advertised_host"`
-	NodeIDRanges   []string `yaml:"node_id_ranges"`
-}
-
 // defaultConfig is what a file's absent keys mean.
 func defaultConfig() *Config {
 	return &Config{

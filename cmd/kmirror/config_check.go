@@ -28,6 +28,7 @@ func (c *Config) problems() []string {
 	c.checkAddresses(k)
 	c.checkDestination(k)
 	c.checkListeners(k)
+	c.checkGateways(k)
 	c.checkChoices(k)
 	c.checkNumbers(k)
 	return k.problems
@@ -134,9 +135,6 @@ func (c *Config) checkListeners(k *checker) {
 	if d := c.Destination.InterBrokerListener; d != "" && len(c.Listeners) > 0 && !slices.Contains(names, d) {
 		k.add("destination.inter_broker_listener", "%s is not among listeners; add it there", d)
 	}
-	if len(c.Gateway) > 0 {
-		k.add("gateway", "not supported by this version yet; remove it")
-	}
 }
 
 // protocol checks what a listener speaks, and its certificate. The files of its certificate are read, so that a wrong one shows before the start.
@@ -159,11 +157,16 @@ func (k *checker) protocol(key string, l ListenerConfig) {
 			l.Protocol)
 		return
 	}
-	if l.TLS.CA != "" {
+	k.certificate(key, l.TLS)
+}
+
+// certificate checks the files that clients are shown.
+func (k *checker) certificate(key string, files *TLSFiles) {
+	if files.CA != "" {
 		k.add(key+".tls.ca", "a client certificate can't be relayed to the broker, so none can be asked for; remove it "+
 			"and let clients log in by SASL")
 	}
-	if _, err := clientconf.ServerTLS(l.TLS.files(), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := clientconf.ServerTLS(files.files(), slog.New(slog.DiscardHandler)); err != nil {
 		k.add(key+".tls", "%v; give PEM files that kmirror can read", err)
 	}
 }

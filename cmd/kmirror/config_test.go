@@ -154,7 +154,6 @@ func TestConfigProblems(t *testing.T) {
 		{"connections", "connections: 500", "connections: 0", "limits.connections"},
 		{"timeout", "45s", "1ms", "shutdown_timeout"},
 		{"min_real_insync", "min_real_insync: 2", "min_real_insync: -1", "min_real_insync"},
-		{"gateway", "read_only_error: read_only_topic", "gateway: [{name: CLIENT}]", "gateway: not supported"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if !strings.Contains(goodConfig, c.old) {

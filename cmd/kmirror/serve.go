@@ -73,6 +73,7 @@ type process struct {
 	manager  *mirror.Manager
 	syncer   *metasync.Syncer
 	proxy    *proxy.Server
+	gateway  *proxy.Gateway // nil where the configuration has none
 	admin    *admin.Server
 	verifier *verify.Verifier
 	self     coordinator.Member
@@ -189,6 +190,9 @@ func (p *process) listeners(legs legs) (err error) {
 	}); err != nil {
 		return err
 	}
+	if err := p.gateways(code, upstream); err != nil {
+		return err
+	}
 	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.service(), States: p.store, Pong: p.pong, Log: p.log,
 		Uncordon: func(ctx context.Context) error { return p.broker.Uncordon(ctx, uncordonFor) }})
 	return err
@@ -222,6 +226,9 @@ func (p *process) run(ctx context.Context) error {
 	behind := map[string]func(context.Context) error{"data path": p.leader.Run, "listeners": p.proxy.Run, "state": p.store.Run, "peers": p.peers.Run}
 	if p.http != nil {
 		behind["http"] = p.http.Run
+	}
+	if p.gateway != nil {
+		behind["gateway"] = p.gateway.Run
 	}
 	for name, run := range behind {
 		back.Go(func() error { return named(name, run(outer)) })

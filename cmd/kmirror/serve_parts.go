@@ -60,6 +60,7 @@ func (a AdminConfig) address() string {
 // node id has the next port.
 type sockets struct {
 	clients     []proxy.Listener
+	fronts      []proxy.Front
 	nodes       []broker.Node
 	admin, http net.Listener
 	notes       []string // what an operator should look at
@@ -94,6 +95,9 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 		}
 		s.nodes = append(s.nodes, node)
 	}
+	if err := s.openGateways(cfg, log); err != nil {
+		return s, err
+	}
 	if s.admin, err = listen(cfg.Admin.Bind); err != nil {
 		return s, err
 	}
@@ -118,6 +122,9 @@ func listen(addr string) (net.Listener, error) {
 func (s *sockets) close() {
 	for _, l := range s.clients {
 		l.Listen.Close()
+	}
+	for _, f := range s.fronts {
+		f.Listen.Close()
 	}
 	for _, l := range []net.Listener{s.admin, s.http} {
 		if l != nil {

@@ -55,17 +55,23 @@ func certificateNotes(cfg *Config, secure map[string]*tls.Config, now time.Time)
 		if conf == nil {
 			continue
 		}
-		cert, err := conf.GetCertificate(nil)
-		if err != nil || cert.Leaf == nil {
-			continue
-		}
 		_, host, _ := l.endpoint(0)
-		if err := cert.Leaf.VerifyHostname(host); err != nil {
-			notes = append(notes, fmt.Sprintf("listener %s: clients connect to %s, and its certificate is not for that name: %v", l.Name, host, err))
-		}
-		if end := cert.Leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
-			notes = append(notes, fmt.Sprintf("listener %s: the certificate is valid until %s", l.Name, end.UTC().Format(time.RFC3339)))
-		}
+		notes = append(notes, certificateNote("listener "+l.Name, host, conf, now)...)
+	}
+	return notes
+}
+
+// certificateNote looks at one certificate.
+func certificateNote(what, host string, conf *tls.Config, now time.Time) (notes []string) {
+	cert, err := conf.GetCertificate(nil)
+	if err != nil || cert.Leaf == nil {
+		return nil
+	}
+	if err := cert.Leaf.VerifyHostname(host); err != nil {
+		notes = append(notes, fmt.Sprintf("%s: clients connect to %s, and its certificate is not for that name: %v", what, host, err))
+	}
+	if end := cert.Leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
+		notes = append(notes, fmt.Sprintf("%s: the certificate is valid until %s", what, end.UTC().Format(time.RFC3339)))
 	}
 	return notes
 }

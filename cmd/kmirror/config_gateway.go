@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kmirror/proxy"
+)
+
+// GatewayConfig fronts every broker of the destination.
+type GatewayConfig struct {
+	// Name is the destination's listener that is connected to.
+	Name string `yaml:"name"`
+	// Bootstrap is the address of the first port. Node ids have the ports after it, in the order of NodeIDRanges.
+	Bootstrap string `yaml:"bootstrap"`
+	// AdvertisedHost is what clients are told instead of brokers' hosts.
+	AdvertisedHost string `yaml:"advertised_host"`
+	// NodeIDRanges are ranges such as 1-9, or single ids.
+	NodeIDRanges []string `yaml:"node_id_ranges"`
+	// TLS is used where the listener has TLS; the listener's own by default.
+	TLS *TLSFiles `yaml:"tls"`
+}
+
+// ranges reads NodeIDRanges.
+func (g GatewayConfig) ranges() ([]proxy.IDRange, error) {
+	var list []proxy.IDRange
+	for _, text := range g.NodeIDRanges {
+		from, to, ok := strings.Cut(text, "-")
+		if !ok {
+			to = from
+		}
+		first, err := strconv.ParseInt(strings.TrimSpace(from), 10, 32)
+		last, err2 := strconv.ParseInt(strings.TrimSpace(to), 10, 32)
+		if err != nil || err2 != nil || first < 0 || last < first {
+			return nil, fmt.Errorf("%q is not a range of broker ids such as 1-9", text)
+		}
+		r := proxy.IDRange{First: int32(first), Last: int32(last)}
+		for _, other := range list {
+			if r.First <= other.Last && other.First <= r.Last {
+				return nil, fmt.Errorf("%q overlaps with %d-%d; give each id once", text, other.First, other.Last)
+			}
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// last is the highest port of a gateway.
+func (g GatewayConfig) last() int {
+	_, port := splitPort(g.Bootstrap)
+	ranges, _ := g.ranges()
+	for _, r := range ranges {
+		port += int(r.Last) - int(r.First) + 1
+	}
+	return port
+}
+
+// files are the certificate of a gateway in front of a listener, nil for none.
+func (g GatewayConfig) files(l ListenerConfig) *TLSFiles {
+	if g.TLS != nil {
+		return g.TLS
+	}
+	return l.TLS
+}
+
+func (c *Config) checkGateways(k *checker) {
+	for i, g := range c.Gateway {
+		key := fmt.Sprintf("gateway[%d]", i)
+		at := slices.IndexFunc(c.Listeners, func(l ListenerConfig) bool { return l.Name == g.Name })
+		if at < 0 {
+			k.add(key+".name", "%q is not among listeners; give the listener of the destination that clients are to be connected to", g.Name)
+		} else if secure := strings.HasSuffix(c.Listeners[at].Protocol, "SSL"); g.TLS != nil && secure {
+			k.certificate(key, g.TLS)
+		} else if g.TLS != nil {
+			k.add(key+".tls", "has no meaning for protocol %s of listeners.%s; remove it", c.Listeners[at].Protocol, g.Name)
+		}
+		k.advertisedHost(key+".advertised_host", g.AdvertisedHost)
+		ranges, err := g.ranges()
+		switch {
+		case err != nil:
+			k.add(key+".node_id_ranges", "%v", err)
+		case len(ranges) == 0:
+			k.add(key+".node_id_ranges", "missing; give the ids of all brokers to be fronted, kmirror's own among them, such as [1-9, 9001-9002]")
+		case k.bind(key+".bootstrap", g.Bootstrap, true):
+			c.checkGatewayPorts(k, key, i)
+		}
+	}
+}
+
+// checkGatewayPorts makes sure that nothing else is bound to a gateway's ports.
+func (c *Config) checkGatewayPorts(k *checker, key string, i int) {
+	host, first := splitPort(c.Gateway[i].Bootstrap)
+	last := c.Gateway[i].last()
+	if first == 0 || last > 65535 {
+		k.add(key+".bootstrap", "needs a port that is not 0, and one more for each node id of node_id_ranges: up to %d, of 65535", last)
+		return
+	}
+	taken := func(what, address string, more int) {
+		other, from := splitPort(address)
+		if from > 0 && from <= last && from+more >= first && (host == other || wildcard(host) || wildcard(other)) {
+			k.add(key+".bootstrap", "needs the ports %d to %d, some of which %s has; each node id of node_id_ranges takes one", first, last, what)
+		}
+	}
+	taken("admin", c.Admin.Bind, 0)
+	taken("http", c.HTTP, 0)
+	for _, l := range c.Listeners {
+		taken("listeners."+l.Name, l.Bind, len(c.NodeIDs)-1)
+	}
+	for j, g := range c.Gateway[:i] {
+		_, from := splitPort(g.Bootstrap)
+		taken(fmt.Sprintf("gateway[%d]", j), g.Bootstrap, g.last()-from)
+	}
+}
+
+// wildcard reports whether a host to bind to means all addresses.
+func wildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
+}
+
+// advertisedHost checks a host, without port, that others connect to.
+func (k *checker) advertisedHost(key, host string) {
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case host == "":
+		k.add(key, "missing; give the host name under which clients reach this process")
+	case err == nil && ip.IsUnspecified():
+		k.add(key, "%s can't be connected to; give a name or address that others reach", host)
+	case err != nil && strings.ContainsAny(host, ":/ "):
+		k.add(key, "%q is not a host name; the port is that of bootstrap and what follows it", host)
+	}
+}
