@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -497,4 +498,13 @@ func eventually(t *testing.T, what string, f func() bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+func mustAddr(t *testing.T, address string) netip.AddrPort {
+	t.Helper()
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }

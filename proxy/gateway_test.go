@@ -1,0 +1,549 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
+)
+
+// gate is a gateway in front of a world's brokers: ids 1, 2 and 9001 have ports, 3 has none.
+type gate struct {
+	*world
+	front  *front
+	gw     *Gateway
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// freeSpan finds n free ports in a row and returns the first, open.
+func freeSpan(t *testing.T, n int) (net.Listener, uint16) {
+	t.Helper()
+	for range 50 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := ln.Addr().(*net.TCPAddr).Port
+		free := first+n < 65535
+		for i := 1; i < n && free; i++ {
+			next, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
+			if free = err == nil; free {
+				next.Close()
+			}
+		}
+		if free {
+			return ln, uint16(first)
+		}
+		ln.Close()
+	}
+	t.Fatal("no free ports in a row")
+	return nil, 0
+}
+
+func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
+	t.Helper()
+	g := &gate{world: newWorld(t), done: make(chan error, 1)}
+	ours := net.TCPAddrFromAddrPort(mustAddr(t, g.addr))
+	g.image.edit(func(img *kraft.Image) {
+		img.Brokers[node].Endpoints = []kraft.Endpoint{{Name: "CLIENT", Host: "127.0.0.1", Port: uint16(ours.Port)}}
+	})
+	ln, port := freeSpan(t, 5)
+	cfg := GatewayConfig{
+		Fronts: []Front{{Name: "CLIENT", Listen: ln, Host: "127.0.0.1", Port: port, AdvertisedHost: "127.0.0.1", Ranges: []IDRange{{1, 2}, {9001, 9002}}}},
+		Images: g.image, Mirrors: fakeMirrors{"m": "east"}, Guest: func(id int32) bool { return id >= 9000 }, DrainTimeout: 5 * time.Second,
+		Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if g.gw, err = NewGateway(cfg); err != nil {
+		t.Fatal(err)
+	}
+	g.front = g.gw.fronts[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	go func() { g.done <- g.gw.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-g.done:
+			g.done <- err
+		case <-time.After(10 * time.Second):
+			t.Error("Run did not end")
+		}
+	})
+	for _, id := range []int32{1, 2, node} {
+		g.opened(id)
+	}
+	return g
+}
+
+func (g *gate) at(id int32) string {
+	port := g.front.Port
+	if id != noNode {
+		port, _ = g.front.PortOf(id)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+}
+
+func (g *gate) opened(id int32) {
+	g.t.Helper()
+	eventually(g.t, fmt.Sprintf("port of node %d open", id), func() bool {
+		nc, err := net.Dial("tcp", g.at(id))
+		if err == nil {
+			nc.Close()
+		}
+		return err == nil
+	})
+}
+
+func (g *gate) to(id int32) *client {
+	g.t.Helper()
+	nc, err := net.Dial("tcp", g.at(id))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { nc.Close() })
+	return &client{t: g.t, nc: nc, id: "test"}
+}
+
+func (g *gate) gotBy(id int32) (keys []int16) {
+	for _, h := range g.brokers[id].requests() {
+		keys = append(keys, h.Key)
+	}
+	return keys
+}
+
+// clusterMetadata answers Metadata as brokers do.
+func clusterMetadata(w *world) func(protocol.RequestHeader, []byte) kmsg.Response {
+	return func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		if h.Key != keyMetadata {
+			return echo(h)
+		}
+		r := kmsg.NewPtrMetadataResponse()
+		for id, b := range w.image.Image().Brokers {
+			mb := kmsg.NewMetadataResponseBroker()
+			mb.NodeID, mb.Host, mb.Port = id, b.Endpoints[0].Host, int32(b.Endpoints[0].Port)
+			r.Brokers = append(r.Brokers, mb)
+		}
+		return r
+	}
+}
+
+func TestGatewayPortsLeadToTheirBrokers(t *testing.T) {
+	g := newGate(t)
+	for _, b := range g.brokers {
+		b.on(clusterMetadata(g.world))
+	}
+	for _, id := range []int32{1, 2} {
+		m := g.to(id).ask(metadataRequest()).(*kmsg.MetadataResponse)
+		var told []string
+		for _, b := range m.Brokers {
+			told = append(told, fmt.Sprintf("%d=%s:%d", b.NodeID, b.Host, b.Port))
+		}
+		slices.Sort(told)
+		want := []string{"1=" + g.at(1), "2=" + g.at(2), "9001=" + g.at(node)}
+		if !slices.Equal(told, want) {
+			t.Errorf("brokers %v, want %v", told, want)
+		}
+		if got := g.gotBy(id); !slices.Equal(got, []int16{keyMetadata}) {
+			t.Errorf("broker %d got requests %v", id, got)
+		}
+	}
+	// Our own node answers by itself what concerns it.
+	if r := g.to(node).ask(kmsg.NewPtrListGroupsRequest()).(*kmsg.ListGroupsResponse); r.ErrorCode != 0 {
+		t.Errorf("ListGroups of our node: %d", r.ErrorCode)
+	}
+	for range 20 {
+		g.to(noNode).ask(metadataRequest())
+	}
+	if n := len(g.gotBy(3)); n == 0 {
+		t.Error("the bootstrap port does not spread over all real brokers")
+	}
+	if n := g.log.count("outside the gateway's node_id_ranges"); n != 1 {
+		t.Errorf("%d lines about the broker without a port, want 1", n)
+	}
+}
+
+// https://github.com/grepplabs/kafka-proxy/pull/191
+func TestKafkaProxyPR191BrokersMoveComeAndGo(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	old := g.to(1)
+	old.ask(metadataRequest())
+	for i := range 50 {
+		moved := startBroker(t, 1)
+		g.image.edit(func(img *kraft.Image) {
+			img.Brokers[1].Epoch++
+			img.Brokers[1].Endpoints = []kraft.Endpoint{moved.endpoint()}
+		})
+		g.to(1).ask(metadataRequest())
+		if len(moved.requests()) != 1 {
+			t.Fatalf("move %d: the new address was not reached", i)
+		}
+		moved.stop()
+	}
+	g.brokers[1].hangup()
+	old.closed() // as if there were nothing in between
+	g.image.edit(func(img *kraft.Image) { img.Brokers[1].Endpoints = []kraft.Endpoint{g.brokers[1].endpoint()} })
+	if n := g.log.count("gateway port open"); n != 3 {
+		t.Errorf("%d ports were opened, want 3", n)
+	}
+
+	pending := make(chan struct{})
+	g.brokers[2].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		<-pending
+		return echo(h)
+	})
+	c, req := g.to(2), metadataRequest()
+	c.send(9, req)
+	eventually(t, "the request is there", func() bool { return len(g.gotBy(2)) == 1 })
+	g.image.edit(func(img *kraft.Image) { delete(img.Brokers, 2) })
+	eventually(t, "port closed", func() bool {
+		nc, err := net.Dial("tcp", g.at(2))
+		if err == nil {
+			nc.Close()
+		}
+		return err != nil
+	})
+	close(pending)
+	if corr, _ := c.receive(req); corr != 9 {
+		t.Errorf("correlation id %d", corr)
+	}
+	c.closed()
+	g.image.edit(func(img *kraft.Image) {
+		img.Brokers[2] = &kraft.Broker{ID: 2, Epoch: 9, Endpoints: []kraft.Endpoint{g.brokers[2].endpoint()}}
+	})
+	g.opened(2)
+	g.to(2).ask(req)
+}
+
+func TestGatewayPortThatIsTakenIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	taken, err := net.Listen("tcp", g.at(9002))
+	if err != nil {
+		t.Skip("somebody else has the port:", err)
+	}
+	g.image.edit(func(img *kraft.Image) {
+		img.Brokers[9002] = &kraft.Broker{ID: 9002, Endpoints: []kraft.Endpoint{g.brokers[1].endpoint()}}
+	})
+	eventually(t, "told", func() bool { return g.log.count("can't be opened") > 0 })
+	taken.Close()
+	g.opened(9002)
+	g.to(9002).ask(metadataRequest())
+}
+
+func TestGatewayPassesBytesInOrder(t *testing.T) {
+	g := newGate(t)
+	release := make(chan struct{})
+	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		switch h.Key {
+		case keyMetadata:
+			<-release
+		case keyProduce:
+			return nil
+		}
+		return echo(h)
+	})
+	c := g.to(1)
+	unknown := append([]byte{0, 0, 0, 14}, 0x7f, 0x01, 0, 9, 0, 0, 0, 4, 0xff, 0xff, 0xde, 0xad, 0xbe, 0xef)
+	meta, groups := metadataRequest(), kmsg.NewPtrListGroupsRequest()
+	groups.Version = 3
+	c.send(1, meta)
+	c.send(2, groups)
+	for range 200 {
+		c.send(3, produceRequest(9, 0, "plain"))
+	}
+	c.write(unknown)
+	c.send(5, meta)
+	close(release)
+	for _, want := range []struct {
+		corr int32
+		req  kmsg.Request
+	}{{1, meta}, {2, groups}} {
+		if corr, _ := c.receive(want.req); corr != want.corr {
+			t.Errorf("correlation id %d, want %d", corr, want.corr)
+		}
+	}
+	got, err := protocol.ReadFrame(c.nc, 1<<20, nil)
+	if err != nil || !bytes.Equal(got, []byte{0, 0, 0, 4}) {
+		t.Errorf("reply to the unknown key: %x, %v", got, err)
+	}
+	if corr, _ := c.receive(meta); corr != 5 {
+		t.Errorf("correlation id %d, want 5", corr)
+	}
+	if n := len(g.gotBy(1)); n != 204 {
+		t.Errorf("%d requests, want 204", n)
+	}
+}
+
+// https://github.com/kroxylicious/kroxylicious/issues/1611 and https://github.com/grepplabs/kafka-proxy/pull/194
+func TestGatewayApiVersions(t *testing.T) {
+	g := newGate(t)
+	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		resp := kmsg.NewPtrApiVersionsResponse()
+		if h.Version == 4 { // one that knows up to 3
+			resp.ErrorCode, resp.ApiKeys = 35, []kmsg.ApiVersionsResponseApiKey{{ApiKey: keyApiVersions, MaxVersion: 3}}
+			return rawReply{bytes: framed(h.CorrelationID, resp.AppendTo(nil))}
+		}
+		for _, a := range protocol.APIs() {
+			resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: a.Key, MinVersion: a.Min, MaxVersion: a.Max + 1})
+		}
+		resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: 999, MaxVersion: 1})
+		resp.FinalizedFeaturesEpoch = 8
+		return resp
+	})
+	c := g.to(1)
+	h := protocol.RequestHeader{Key: keyApiVersions, Version: 6, CorrelationID: 3, ClientID: &c.id}
+	c.write(sizedFrame(append(protocol.AppendRequestHeader(nil, h), 0xff, 0x13, 0x37, 0x00, 0xfe)))
+	req := kmsg.NewPtrApiVersionsRequest()
+	corr, r := c.receive(req)
+	if resp := r.(*kmsg.ApiVersionsResponse); corr != 3 || resp.ErrorCode != 35 || len(resp.ApiKeys) != 1 || resp.ApiKeys[0].MaxVersion != 5 {
+		t.Errorf("answer %d: %+v, want error 35 and the range of ApiVersions alone", corr, resp)
+	}
+	req.Version, req.ClientSoftwareName, req.ClientSoftwareVersion, req.NodeID = 5, "test", "1", -1
+	resp := c.ask(req).(*kmsg.ApiVersionsResponse)
+	if len(resp.ApiKeys) < 60 || resp.FinalizedFeaturesEpoch != 8 {
+		t.Fatalf("%d keys, features of epoch %d", len(resp.ApiKeys), resp.FinalizedFeaturesEpoch)
+	}
+	for _, k := range resp.ApiKeys {
+		a, known := protocol.LookupAPI(k.ApiKey)
+		_, reads := interpreted[k.ApiKey]
+		if !known || a.Role == protocol.Hidden || reads && k.MaxVersion != a.Max || !reads && k.MaxVersion != a.Max+1 {
+			t.Errorf("key %d (%s) is shown up to version %d", k.ApiKey, a.Name, k.MaxVersion)
+		}
+	}
+	older := kmsg.NewPtrApiVersionsRequest()
+	older.Version, older.ClientSoftwareName, older.ClientSoftwareVersion = 4, "test", "1"
+	c.send(8, older)
+	corr, r = c.receive(kmsg.NewPtrApiVersionsRequest())
+	if resp := r.(*kmsg.ApiVersionsResponse); corr != 8 || resp.ErrorCode != 35 || resp.ApiKeys[0].MaxVersion != 3 {
+		t.Errorf("an older broker's answer: %d: %+v", corr, resp)
+	}
+}
+
+func sizedFrame(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+func framed(corr int32, body []byte) []byte {
+	return sizedFrame(append(binary.BigEndian.AppendUint32(nil, uint32(corr)), body...))
+}
+
+func TestGatewayRefusesProducePartitionByPartition(t *testing.T) {
+	g := newGate(t)
+	var rest []string
+	g.brokers[1].on(func(h protocol.RequestHeader, body []byte) kmsg.Response {
+		decoded, err := protocol.DecodeRequest(h, body)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		req := decoded.(*kmsg.ProduceRequest)
+		resp := kmsg.NewPtrProduceResponse()
+		for _, rt := range req.Topics {
+			name := cmpName(rt.Topic, rt.TopicID)
+			rest = append(rest, name)
+			if !bytes.Equal(rt.Partitions[0].Records, []byte("records")) {
+				t.Errorf("records %q", rt.Partitions[0].Records)
+			}
+			pt := kmsg.NewProduceResponseTopic()
+			pt.Topic, pt.TopicID = rt.Topic, rt.TopicID
+			p := kmsg.NewProduceResponseTopicPartition()
+			p.BaseOffset = 42
+			pt.Partitions = append(pt.Partitions, p)
+			resp.Topics = append(resp.Topics, pt)
+		}
+		if h.Version >= 10 {
+			b := kmsg.NewProduceResponseBroker()
+			b.NodeID, b.Host, b.Port = 2, leak, 1
+			resp.Brokers = append(resp.Brokers, b)
+		}
+		if req.Acks == 0 {
+			return nil
+		}
+		return resp
+	})
+	for _, version := range []int16{3, 8, 9, 10, 12, 13} {
+		rest = nil
+		resp := g.to(1).ask(produceRequest(version, -1, "plain", "m", "stray")).(*kmsg.ProduceResponse)
+		got := map[string]int16{}
+		for _, rt := range resp.Topics {
+			got[cmpName(rt.Topic, rt.TopicID)] = rt.Partitions[0].ErrorCode
+		}
+		if len(got) != 3 || got["m"] != codePolicyViolation || got["plain"] != 0 || got["stray"] != 0 || !slices.Equal(rest, []string{"plain", "stray"}) {
+			t.Errorf("v%d: codes %v, the broker got %v", version, got, rest)
+		}
+		for _, b := range resp.Brokers {
+			if b.Host != "127.0.0.1" {
+				t.Errorf("v%d: address %s", version, b.Host)
+			}
+		}
+		rest = nil
+		if r := g.to(1).ask(produceRequest(version, 1, "m")).(*kmsg.ProduceResponse); r.Topics[0].Partitions[0].ErrorCode != codePolicyViolation || len(rest) > 0 {
+			t.Errorf("v%d, the mirror alone: %+v", version, r)
+		}
+	}
+	rest = nil
+	c := g.to(1)
+	c.send(1, produceRequest(9, 0, "m", "plain"))
+	c.closed()
+	eventually(t, "the rest of acks=0 is written", func() bool { return len(g.gotBy(1)) == 7 })
+}
+
+func cmpName(name string, id protocol.UUID) string {
+	if names := map[protocol.UUID]string{mirrorID: "m", plainID: "plain", strayID: "stray"}; !id.IsZero() {
+		return names[id]
+	}
+	return name
+}
+
+// TestGatewaySlowReader: a client that does not read makes the gateway read no more from the broker.
+func TestGatewaySlowReader(t *testing.T) {
+	g := newGate(t)
+	reply := protocol.AppendResponse(nil, 5, fetchReply(17, 1, 6<<20))
+	g.brokers[1].on(func(protocol.RequestHeader, []byte) kmsg.Response { return rawReply{bytes: reply} })
+	c := g.to(1)
+	req := kmsg.NewPtrFetchRequest()
+	req.Version = 17
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range 5 {
+		c.send(5, req)
+	}
+	eventually(t, "requests there", func() bool { return len(g.gotBy(1)) > 0 })
+	time.Sleep(50 * time.Millisecond)
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
+		t.Errorf("heap grew by %d bytes", grown)
+	}
+	if _, r := c.receive(req); len(r.(*kmsg.FetchResponse).Topics) != 1 {
+		t.Error("not the reply that the broker sent")
+	}
+}
+
+func TestGatewayDrainsAndLimits(t *testing.T) {
+	g := newGate(t, func(c *GatewayConfig) { c.MaxConnections = 3 })
+	eventually(t, "no connection left", func() bool {
+		g.gw.s.mu.Lock()
+		defer g.gw.s.mu.Unlock()
+		return len(g.gw.s.conns) == 0
+	})
+	release := make(chan struct{})
+	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		<-release
+		return echo(h)
+	})
+	req := metadataRequest()
+	cs := []*client{g.to(1), g.to(1), g.to(1)}
+	for _, c := range cs {
+		c.send(1, req)
+	}
+	eventually(t, "requests there", func() bool { return len(g.gotBy(1)) == 3 })
+	g.to(2).closed()
+	g.cancel()
+	eventually(t, "ports closed", func() bool {
+		nc, err := net.Dial("tcp", g.at(noNode))
+		if err == nil {
+			nc.Close()
+		}
+		return err != nil
+	})
+	close(release)
+	for _, c := range cs {
+		if corr, _ := c.receive(req); corr != 1 {
+			t.Errorf("correlation id %d", corr)
+		}
+		c.closed()
+	}
+	if err := <-g.done; err != nil {
+		t.Error(err)
+	} else {
+		g.done <- nil
+	}
+}
+
+func TestGatewayCutsWhatDoesNotDrain(t *testing.T) {
+	g := newGate(t, func(c *GatewayConfig) { c.DrainTimeout = 20 * time.Millisecond })
+	g.brokers[1].on(func(protocol.RequestHeader, []byte) kmsg.Response { return nil })
+	c := g.to(1)
+	c.send(1, metadataRequest())
+	eventually(t, "request there", func() bool { return len(g.gotBy(1)) == 1 })
+	g.cancel()
+	err := <-g.done
+	if !errors.Is(err, ErrDrainTimeout) {
+		t.Errorf("Run: %v", err)
+	}
+	g.done <- err
+}
+
+func TestGatewayConnectionsEnd(t *testing.T) {
+	g := newGate(t, func(c *GatewayConfig) { c.MaxFrame = 1 << 20; c.IdleTimeout = 100 * time.Millisecond })
+	for name, bytes := range map[string][]byte{
+		"too large": {0x7f, 0, 0, 0}, "TLS": {0x16, 0x03, 1, 0}, "HTTP": []byte("GET / HTTP/1.1\r\n\r\n"), "nothing": nil,
+		"Metadata 99": sizedFrame(protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: keyMetadata, Version: 99})),
+		"hidden":      sizedFrame(protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: 56, Version: 3})),
+	} {
+		c := g.to(1)
+		if bytes != nil {
+			c.write(bytes)
+		}
+		c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if n, err := c.nc.Read(make([]byte, 1)); n != 0 || strings.Contains(err.Error(), "timeout") {
+			t.Errorf("%s: the connection stays", name)
+		}
+	}
+	g.brokers[1].stop()
+	c := g.to(1)
+	c.send(1, metadataRequest())
+	c.closed()
+	if n := g.log.count("nothing can be forwarded"); n == 0 {
+		t.Error("an unreachable broker is not told")
+	}
+}
+
+func TestGatewayConfigIsChecked(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	good := GatewayConfig{Fronts: []Front{{Name: "A", Listen: ln, Port: 1, AdvertisedHost: "h", Ranges: []IDRange{{1, 2}}}},
+		Images: &fixedImage{}, Mirrors: fakeMirrors{}, Guest: func(int32) bool { return false }}
+	if _, err := NewGateway(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*GatewayConfig){
+		"no front":  func(c *GatewayConfig) { c.Fronts = nil },
+		"no images": func(c *GatewayConfig) { c.Images = nil },
+		"no socket": func(c *GatewayConfig) {
+			c.Fronts = []Front{{Name: "A", Port: 1, AdvertisedHost: "h", Ranges: []IDRange{{1, 2}}}}
+		},
+		"limit": func(c *GatewayConfig) { c.MaxFrame = -1 },
+		"error": func(c *GatewayConfig) { c.ReadOnlyError = 3 },
+	} {
+		c := good
+		spoil(&c)
+		if _, err := NewGateway(c); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
