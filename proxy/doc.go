@@ -19,4 +19,7 @@
 //   - Requests between brokers or to controllers that no listener advertises close the connection, as with brokers.
 //   - SASL is relayed. On a SASL listener nothing but ApiVersions is answered before the broker upstream has answered a
 //     DescribeCluster of ours on this client's connection, which brokers do for authenticated connections only.
+//   - Gateway. A Gateway's connections belong to one broker, with which they end. Their replies are streamed like all others, except those
+//     that can name a broker's address; of a reply with records only the end is looked at, and of a large one, whose size is with the client
+//     by then, addresses are blanked in place.
 package proxy

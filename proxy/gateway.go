@@ -157,8 +157,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	g.follow(accepting, force)
 	for _, f := range g.fronts {
 		f.Listen.Close()
-		for id := range f.open {
-			f.close(id, force)
+		for _, p := range f.open {
+			p.shut()
+			defer p.cut()
 		}
 	}
 	acceptors.Wait()
@@ -246,13 +247,18 @@ func (f *front) start(ctx, force context.Context, id int32, number uint16) bool 
 	return true
 }
 
+// shut ends accepting; connections go on.
+func (p *port) shut() {
+	p.stop()
+	p.ln.Close()
+	<-p.accepted
+}
+
 // close closes the port of a node id. Its connections get the replies in flight, for DrainTimeout at most.
 func (f *front) close(id int32, force context.Context) {
 	p, s := f.open[id], f.g.s
 	delete(f.open, id)
-	p.stop()
-	p.ln.Close()
-	<-p.accepted
+	p.shut()
 	s.mu.Lock()
 	for c := range s.conns {
 		if c.l.front == f && c.l.NodeID == id {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,14 @@ func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
 	return g
 }
 
+// gateOf is a channel that opens when the function is called, or the test fails: brokers that wait for it must not hang then.
+func gateOf(t *testing.T) (<-chan struct{}, func()) {
+	c := make(chan struct{})
+	proceed := sync.OnceFunc(func() { close(c) })
+	t.Cleanup(proceed)
+	return c, proceed
+}
+
 func (g *gate) at(id int32) string {
 	port := g.front.Port
 	if id != noNode {
@@ -102,13 +111,21 @@ func (g *gate) at(id int32) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
 }
 
+// opened waits for a port and has it answer, so that the connection has been seen.
 func (g *gate) opened(id int32) {
 	g.t.Helper()
 	eventually(g.t, fmt.Sprintf("port of node %d open", id), func() bool {
 		nc, err := net.Dial("tcp", g.at(id))
-		if err == nil {
-			nc.Close()
+		if err != nil {
+			return false
 		}
+		defer nc.Close()
+		nc.SetDeadline(time.Now().Add(5 * time.Second))
+		h := protocol.RequestHeader{Key: keyApiVersions, Version: 99}
+		if _, err := nc.Write(sizedFrame(protocol.AppendRequestHeader(nil, h))); err != nil {
+			return false
+		}
+		_, err = protocol.ReadFrame(nc, 1<<10, nil)
 		return err == nil
 	})
 }
@@ -206,7 +223,7 @@ func TestKafkaProxyPR191BrokersMoveComeAndGo(t *testing.T) {
 		t.Errorf("%d ports were opened, want 3", n)
 	}
 
-	pending := make(chan struct{})
+	pending, proceed := gateOf(t)
 	g.brokers[2].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
 		<-pending
 		return echo(h)
@@ -222,7 +239,7 @@ func TestKafkaProxyPR191BrokersMoveComeAndGo(t *testing.T) {
 		}
 		return err != nil
 	})
-	close(pending)
+	proceed()
 	if corr, _ := c.receive(req); corr != 9 {
 		t.Errorf("correlation id %d", corr)
 	}
@@ -252,7 +269,7 @@ func TestGatewayPortThatIsTakenIsTriedAgain(t *testing.T) {
 
 func TestGatewayPassesBytesInOrder(t *testing.T) {
 	g := newGate(t)
-	release := make(chan struct{})
+	release, proceed := gateOf(t)
 	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
 		switch h.Key {
 		case keyMetadata:
@@ -273,7 +290,7 @@ func TestGatewayPassesBytesInOrder(t *testing.T) {
 	}
 	c.write(unknown)
 	c.send(5, meta)
-	close(release)
+	proceed()
 	for _, want := range []struct {
 		corr int32
 		req  kmsg.Request
@@ -447,7 +464,7 @@ func TestGatewayDrainsAndLimits(t *testing.T) {
 		defer g.gw.s.mu.Unlock()
 		return len(g.gw.s.conns) == 0
 	})
-	release := make(chan struct{})
+	release, proceed := gateOf(t)
 	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
 		<-release
 		return echo(h)
@@ -467,7 +484,7 @@ func TestGatewayDrainsAndLimits(t *testing.T) {
 		}
 		return err != nil
 	})
-	close(release)
+	proceed()
 	for _, c := range cs {
 		if corr, _ := c.receive(req); corr != 1 {
 			t.Errorf("correlation id %d", corr)
