@@ -232,3 +232,37 @@ func TestPortsFollowTheRanges(t *testing.T) {
 		}
 	}
 }
+
+// FuzzEdited: whatever a broker's reply holds, none that can be read afterwards names another address.
+func FuzzEdited(f *testing.F) {
+	for key := range interpreted {
+		resp := kmsg.ResponseForKey(key)
+		plant(reflect.ValueOf(resp), 2)
+		resp.SetVersion(resp.MaxVersion())
+		f.Add(key, resp.MaxVersion(), append(protocol.AppendResponseHeader(nil, key, resp.MaxVersion(), 5), resp.AppendTo(nil)...))
+	}
+	f.Fuzz(func(t *testing.T, key, version int16, frame []byte) {
+		resp := kmsg.ResponseForKey(key)
+		if from, ok := interpreted[key]; !ok || version < from || version > resp.MaxVersion() {
+			return
+		}
+		front := testFront()
+		out, err := edited(frame, key, version, front.rewrite)
+		if err != nil {
+			return
+		}
+		_, body, err := protocol.ParseResponseHeader(key, version, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.SetVersion(version)
+		if resp.ReadFrom(body) != nil {
+			return
+		}
+		addresses(reflect.ValueOf(resp), func(v reflect.Value) {
+			if host := v.FieldByName("Host").String(); host != front.AdvertisedHost && host != "" {
+				t.Errorf("%s v%d names %q", kmsg.NameForKey(key), version, host)
+			}
+		})
+	})
+}
