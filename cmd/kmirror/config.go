@@ -60,12 +60,19 @@ func (f *TLSFiles) files() clientconf.ServerFiles {
 	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key}
 }
 
+// mutual is files with the authorities that the other side is held against.
+func (f *TLSFiles) mutual() clientconf.ServerFiles {
+	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key, CA: f.CA}
+}
+
 // AdminConfig is the admin listener. A plain string is short for Bind.
 type AdminConfig struct {
-	Bind       string    `yaml:"bind"`
-	Advertised string    `yaml:"advertised"`
-	TLS        *TLSFiles `yaml:"tls"`
-	Allow      []string  `yaml:"allow"`
+	Bind       string `yaml:"bind"`
+	Advertised string `yaml:"advertised"`
+	// TLS makes clients show a certificate that its CA signed, and is the process's own when it asks others. Allow are the principals
+	// that are served then, each "User:" and the subject of a certificate as Kafka writes it; other processes' are among them.
+	TLS   *TLSFiles `yaml:"tls"`
+	Allow []string  `yaml:"allow"`
 }
 
 // DestinationConfig is how the destination is reached. Client maps hold Kafka client properties.

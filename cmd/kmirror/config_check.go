@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,15 +60,57 @@ func (c *Config) checkAddresses(k *checker) {
 	if c.Admin.Advertised != "" {
 		k.hostPort("admin.advertised", c.Admin.Advertised)
 	}
-	if c.Admin.TLS != nil {
-		k.add("admin.tls", "not supported by this version yet; bind to 127.0.0.1 and remove it")
-	} else if c.Admin.Bind != "" && !loopback(c.Admin.Bind) {
-		k.add("admin", "%s is reachable from other hosts and this version has no TLS there; bind to 127.0.0.1", c.Admin.Bind)
-	}
-	if len(c.Admin.Allow) > 0 {
-		k.add("admin.allow", "needs admin.tls, which this version does not support yet; remove it")
-	}
+	k.access(c.Admin)
 	k.bind("http", c.HTTP, false)
+}
+
+// access checks who may use the admin listener.
+func (k *checker) access(a AdminConfig) {
+	if a.TLS == nil {
+		if a.Bind != "" && !loopback(a.Bind) {
+			k.add("admin", "%s is reachable from other hosts; add admin.tls and admin.allow, or bind to 127.0.0.1", a.Bind)
+		}
+		if len(a.Allow) > 0 {
+			k.add("admin.allow", "clients are known by their certificates only: add admin.tls with certificate, key and ca, or remove it")
+		}
+		return
+	}
+	if host, _ := splitPort(a.Bind); a.Advertised == "" && !loopback(a.Bind) && unspecified(host) {
+		k.add("admin.advertised", "missing; give host:port under which operators and other processes reach %s", a.Bind)
+	}
+	if len(a.Allow) == 0 {
+		k.add("admin.allow", `missing, so nobody could ask anything; name principals, those of other processes among them, such as "User:CN=sre"`)
+	}
+	for _, principal := range a.Allow {
+		switch name, ok := strings.CutPrefix(principal, "User:"); {
+		case !ok || !strings.Contains(name, "="):
+			k.add("admin.allow", `%q is no principal; write "User:" and the subject of the client's certificate, such as "User:CN=sre,O=Acme"`,
+				principal)
+		case spaced.MatchString(name):
+			k.add("admin.allow", `%q has a space after a comma; write the subject as Kafka does, such as "User:CN=sre,O=Acme" `+
+				"(openssl x509 -noout -subject -nameopt RFC2253)", principal)
+		}
+	}
+	switch {
+	case a.TLS.Certificate == "":
+		k.add("admin.tls.certificate", "missing; give PEM files for the host name under which kmirror is reached")
+		return
+	case a.TLS.CA == "":
+		k.add("admin.tls.ca", "missing; give a PEM file with the authorities of the certificates of clients and other processes")
+		return
+	}
+	if _, err := clientconf.ServerTLS(a.TLS.mutual(), slog.New(slog.DiscardHandler)); err != nil {
+		k.add("admin.tls", "%v; give PEM files that kmirror can read", err)
+	}
+}
+
+// spaced finds a space between two parts of a distinguished name.
+var spaced = regexp.MustCompile(`(^|[^\\])[,+] `)
+
+// unspecified reports whether a host to listen on is no address that others can connect to.
+func unspecified(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
 }
 
 // loopback reports whether only processes of this host reach an address.
@@ -259,7 +302,7 @@ func (k *checker) hostPort(key, address string) bool {
 		k.add(key, "%q is not host:port", address)
 		return false
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+	if unspecified(host) {
 		k.add(key, "%s can't be connected to; give a name or address that others reach", address)
 		return false
 	}

@@ -20,7 +20,7 @@ const uncordonFor = 5 * time.Second
 // peerSide makes what this process knows of others, and asks them by.
 func (p *process) peerSide() (err error) {
 	p.self = coordinator.Member{ProcessID: processID(), Admin: p.cfg.Admin.address(), NodeIDs: p.cfg.NodeIDs, Self: true}
-	p.asker = admin.NewPeers(admin.ClientConfig{})
+	p.asker = admin.NewPeers(admin.ClientConfig{TLS: p.sockets.peerTLS})
 	p.peers, err = peers.New(peers.Config{Pinger: p.asker, Log: p.log})
 	return err
 }
@@ -101,7 +101,7 @@ func (p *process) service() admin.Service {
 			return at(m), ok && (m.Self || p.peers.Alive(m))
 		},
 		Dial: func(address string) (admin.Service, func(), error) {
-			c, err := admin.NewClient(admin.ClientConfig{Addresses: []string{address}, ClientID: admin.PeerClientID})
+			c, err := admin.NewClient(admin.ClientConfig{Addresses: []string{address}, ClientID: admin.PeerClientID, TLS: p.sockets.peerTLS})
 			if err != nil {
 				return nil, nil, err
 			}

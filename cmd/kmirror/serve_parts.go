@@ -63,7 +63,9 @@ type sockets struct {
 	fronts      []proxy.Front
 	nodes       []broker.Node
 	admin, http net.Listener
-	notes       []string // what an operator should look at
+	// adminTLS is the admin listener's, peerTLS what other processes are asked by; nil without TLS.
+	adminTLS, peerTLS *tls.Config
+	notes             []string // what an operator should look at
 }
 
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
@@ -77,7 +79,10 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.notes = certificateNotes(cfg, secure, time.Now())
+	if s.adminTLS, s.peerTLS, err = adminTLS(cfg, log); err != nil {
+		return s, err
+	}
+	s.notes = append(certificateNotes(cfg, secure, time.Now()), adminNotes(cfg, s.adminTLS, time.Now())...)
 	for i, id := range cfg.NodeIDs {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {

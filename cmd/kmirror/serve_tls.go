@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -29,6 +30,62 @@ func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
 		secure[l.Name] = conf
 	}
 	return secure, nil
+}
+
+// adminTLS reads the admin listener's certificate, for its own side and for what it asks other processes by; nil without TLS.
+func adminTLS(cfg *Config, log *slog.Logger) (server, client *tls.Config, err error) {
+	if cfg.Admin.TLS == nil {
+		return nil, nil, nil
+	}
+	log = log.With("listener", "admin")
+	if server, err = clientconf.ServerTLS(cfg.Admin.TLS.mutual(), log); err == nil {
+		client, err = clientconf.PeerTLS(cfg.Admin.TLS.mutual(), log)
+	}
+	if err != nil {
+		return nil, nil, usageError(fmt.Sprintf("admin.tls: %v", err), "give PEM files that kmirror can read")
+	}
+	return server, client, nil
+}
+
+// adminNotes says what operators and other processes are going to refuse of the admin listener's certificate.
+func adminNotes(cfg *Config, server *tls.Config, now time.Time) (notes []string) {
+	if server == nil {
+		return nil
+	}
+	cert, err := server.GetCertificate(nil)
+	if err != nil || cert.Leaf == nil {
+		return nil
+	}
+	host, _ := splitPort(cfg.Admin.address())
+	notes = leafNotes("admin listener", cert.Leaf, host, now)
+	chain := x509.NewCertPool()
+	for _, der := range cert.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			chain.AddCert(c)
+		}
+	}
+	for _, as := range []struct {
+		what  string
+		usage x509.ExtKeyUsage
+	}{{"server", x509.ExtKeyUsageServerAuth}, {"client", x509.ExtKeyUsageClientAuth}} {
+		_, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: server.ClientCAs, Intermediates: chain, CurrentTime: now,
+			KeyUsages: []x509.ExtKeyUsage{as.usage}})
+		if err != nil {
+			notes = append(notes, fmt.Sprintf("admin listener: other processes with the same ca will refuse the certificate as a %s's: %v", as.what, err))
+		}
+	}
+	return notes
+}
+
+// leafNotes says what is wrong with a server's certificate for a host.
+func leafNotes(what string, leaf *x509.Certificate, host string, now time.Time) (notes []string) {
+	if err := leaf.VerifyHostname(host); err != nil {
+		notes = append(notes, fmt.Sprintf("%s: clients connect to %s, and its certificate is not for that name: %v", what, host, err))
+	}
+	if end := leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
+		notes = append(notes, fmt.Sprintf("%s: the certificate is valid until %s", what, end.UTC().Format(time.RFC3339)))
+	}
+	return notes
 }
 
 // upstreamTLS is how connections that are forwarded trust brokers: as destination.client does, whatever its own protocol. Its
@@ -62,18 +119,12 @@ func certificateNotes(cfg *Config, secure map[string]*tls.Config, now time.Time)
 }
 
 // certificateNote looks at one certificate.
-func certificateNote(what, host string, conf *tls.Config, now time.Time) (notes []string) {
+func certificateNote(what, host string, conf *tls.Config, now time.Time) []string {
 	cert, err := conf.GetCertificate(nil)
 	if err != nil || cert.Leaf == nil {
 		return nil
 	}
-	if err := cert.Leaf.VerifyHostname(host); err != nil {
-		notes = append(notes, fmt.Sprintf("%s: clients connect to %s, and its certificate is not for that name: %v", what, host, err))
-	}
-	if end := cert.Leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
-		notes = append(notes, fmt.Sprintf("%s: the certificate is valid until %s", what, end.UTC().Format(time.RFC3339)))
-	}
-	return notes
+	return leafNotes(what, cert.Leaf, host, now)
 }
 
 // wrongProtocols refuses listeners that speak otherwise than those of the same name at the destination's brokers. Passwords would cross

@@ -113,27 +113,31 @@ func (b *buffer) String() string {
 // serve starts a server and returns its address, its log and what ends it.
 func serve(t *testing.T, f *fake) (address string, lines *buffer, stop func()) {
 	t.Helper()
+	return serveWith(t, Config{Service: f})
+}
+
+// serveWith starts a server of a configuration.
+func serveWith(t *testing.T, c Config) (address string, lines *buffer, stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines = &buffer{}
-	s, err := New(Config{Listen: l, Service: f, Log: slog.New(slog.NewTextHandler(lines, nil)), DrainTimeout: 300 * time.Millisecond})
+	c.Listen, c.Log, c.DrainTimeout = l, slog.New(slog.NewTextHandler(lines, nil)), 300*time.Millisecond
+	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		})
-	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
 	t.Cleanup(stop)
 	return l.Addr().String(), lines, stop
 }
@@ -411,7 +415,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(body(&kip1279.DescribeClusterMirrorsRequest{ClusterID: new("c"), Lookups: []kip1279.EpochLookup{{Partitions: []int32{1}}}}))
 	f.Add([]byte("\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x00"))
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		out, err := s.answer(context.Background(), frame, "peer")
+		out, err := s.answer(context.Background(), frame, caller{address: "peer"})
 		if err == nil && len(out) < 8 {
 			t.Errorf("an answer of %d bytes", len(out))
 		}

@@ -18,6 +18,9 @@ import (
 	"kmirror/protocol/kip1279"
 )
 
+// lastWords is how long is waited for what a server had to say before it closed; it is there or comes never.
+const lastWords = 100 * time.Millisecond
+
 // ClientConfig of a Client.
 type ClientConfig struct {
 	// Addresses are admin addresses (host:port) of kmirror processes; any of them answers for all.
@@ -246,6 +249,7 @@ func (c *Client) dial(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
+	at := inPlain
 	if c.cfg.TLS != nil {
 		conf := c.cfg.TLS.Clone()
 		if conf.ServerName == "" {
@@ -254,15 +258,15 @@ func (c *Client) dial(ctx context.Context, address string) error {
 		secure := tls.Client(conn, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			conn.Close()
-			return fmt.Errorf("%s: TLS: %w", address, err)
+			return firstWords(address, inHandshake, fmt.Errorf("TLS: %w", err))
 		}
-		conn = secure
+		conn, at = secure, afterHandshake
 	}
 	c.conn, c.address = conn, address
 	req := kmsg.NewPtrApiVersionsRequest()
 	body, err := c.roundTrip(ctx, header{key: keyApiVersions}, req.AppendTo)
 	if err != nil {
-		return fmt.Errorf("%s: %w", address, err)
+		return firstWords(address, at, err)
 	}
 	resp := kmsg.NewPtrApiVersionsResponse()
 	if err := resp.ReadFrom(body); err != nil {
@@ -278,6 +282,14 @@ func (c *Client) dial(ctx context.Context, address string) error {
 	return nil
 }
 
+// firstWords is why the first words with a server failed.
+func firstWords(address string, at stage, err error) error {
+	if e := tlsTrouble(address, at, err); e != nil {
+		return e
+	}
+	return fmt.Errorf("%s: %w", address, err)
+}
+
 // roundTrip sends one request on the connection and returns the body of the answer. When ctx ends the connection can't be
 // used any more.
 func (c *Client) roundTrip(ctx context.Context, h header, body func(dst []byte) []byte) ([]byte, error) {
@@ -286,10 +298,15 @@ func (c *Client) roundTrip(ctx context.Context, h header, body func(dst []byte) 
 	defer stop()
 	c.correlation++
 	h.correlation, h.clientID = c.correlation, c.cfg.ClientID
-	if _, err := conn.Write(appendRequest(nil, h, body)); err != nil {
-		return nil, err
+	_, failed := conn.Write(appendRequest(nil, h, body))
+	if failed != nil {
+		// Where the other side has closed, what it said before tells why.
+		conn.SetReadDeadline(time.Now().Add(lastWords))
 	}
 	frame, err := protocol.ReadFrame(conn, protocol.DefaultMaxFrame, nil)
+	if _, alerted := remoteAlert(err); failed != nil && !alerted {
+		err = failed
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,11 +10,8 @@ import (
 	"kmirror/protocol/kip1279"
 )
 
-// anonymous is the principal of a connection without authentication, in Kafka's notation.
-const anonymous = "User:ANONYMOUS"
-
 // answer handles one frame and returns the whole frame of the answer. An error ends the connection.
-func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte, error) {
+func (s *Server) answer(ctx context.Context, frame []byte, who caller) ([]byte, error) {
 	h, body, err := parseHeader(frame)
 	if err != nil {
 		return nil, &unanswerable{"header", err}
@@ -28,7 +25,10 @@ func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte,
 			"Kafka clients belong on a broker's", h.key, h.version)}
 	}
 	resp := api.Response().(kip1279.Response)
-	if h.version < api.Min || h.version > api.Max {
+	if e := s.refused(who); e != nil {
+		s.quiet.Warn("refused", "admin request refused", "peer", who.address, "principal", who.principal, "api", api.Name, "hint", e.Hint)
+		refuse(resp, e)
+	} else if h.version < api.Min || h.version > api.Max {
 		// The layout of the answer is that of a version which the peer may not know: all it can read is the error code.
 		resp.Head().ErrorCode = kip1279.UnsupportedVersion
 	} else {
@@ -37,9 +37,9 @@ func (s *Server) answer(ctx context.Context, frame []byte, peer string) ([]byte,
 			return nil, &unanswerable{"body", err}
 		}
 		if h.clientID == PeerClientID {
-			ctx = context.WithValue(ctx, forwarded{}, true)
+			ctx, who.forwarded = context.WithValue(ctx, forwarded{}, true), true
 		}
-		s.dispatch(ctx, req, resp, peer)
+		s.dispatch(ctx, req, resp, who)
 	}
 	return appendResponse(nil, h, func(dst []byte) []byte { return kip1279.Append(dst, resp) }), nil
 }
@@ -54,36 +54,36 @@ func (e *unanswerable) Error() string { return e.err.Error() }
 func (e *unanswerable) Unwrap() error { return e.err }
 
 // dispatch is the one place where a request is given to whoever answers it.
-func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279.Response, peer string) {
+func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279.Response, who caller) {
 	switch req := req.(type) {
 	case *kip1279.CreateClusterMirrorRequest:
-		s.create(ctx, req, resp.(*kip1279.CreateClusterMirrorResponse), peer)
+		s.create(ctx, req, resp.(*kip1279.CreateClusterMirrorResponse), who)
 	case *kip1279.DeleteClusterMirrorRequest:
-		s.delete(ctx, req, resp.(*kip1279.DeleteClusterMirrorResponse), peer)
+		s.delete(ctx, req, resp.(*kip1279.DeleteClusterMirrorResponse), who)
 	case *kip1279.StartMirrorTopicsRequest:
-		s.start(ctx, req, resp.(*kip1279.StartMirrorTopicsResponse), peer)
+		s.start(ctx, req, resp.(*kip1279.StartMirrorTopicsResponse), who)
 	case *kip1279.StopMirrorTopicsRequest:
-		s.stop(ctx, req, resp.(*kip1279.StopMirrorTopicsResponse), peer)
+		s.stop(ctx, req, resp.(*kip1279.StopMirrorTopicsResponse), who)
 	case *kip1279.PauseMirrorTopicsRequest:
 		r := resp.(*kip1279.PauseMirrorTopicsResponse)
 		call := topicsCall{"pause", s.cfg.Service.PauseTopics, req.MirrorName, req.Topics, req.Options}
-		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, who)
 	case *kip1279.ResumeMirrorTopicsRequest:
 		r := resp.(*kip1279.ResumeMirrorTopicsResponse)
 		call := topicsCall{"resume", s.cfg.Service.ResumeTopics, req.MirrorName, req.Topics, req.Options}
-		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, who)
 	case *kip1279.RecoverMirrorTopicsRequest:
 		r := resp.(*kip1279.RecoverMirrorTopicsResponse)
 		call := topicsCall{"recover", s.cfg.Service.RecoverTopics, req.MirrorName, req.Topics, req.Options}
-		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, peer)
+		r.Topics = s.change(ctx, call, &r.Status, &r.Extra, who)
 	case *kip1279.BumpLeaderEpochsRequest:
-		s.bump(ctx, req, resp.(*kip1279.BumpLeaderEpochsResponse), peer)
+		s.bump(ctx, req, resp.(*kip1279.BumpLeaderEpochsResponse), who)
 	case *kip1279.ListClusterMirrorsRequest:
 		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse))
 	case *kip1279.DescribeClusterMirrorsRequest:
 		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
 	case *kip1279.KmirrorCallRequest:
-		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), peer)
+		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), who)
 	case *kip1279.WriteMirrorStatesRequest, *kip1279.ReadMirrorStatesRequest:
 		s.states(ctx, req, resp)
 	default:
@@ -95,7 +95,7 @@ func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279
 }
 
 func (s *Server) create(
-	ctx context.Context, req *kip1279.CreateClusterMirrorRequest, resp *kip1279.CreateClusterMirrorResponse, peer string,
+	ctx context.Context, req *kip1279.CreateClusterMirrorRequest, resp *kip1279.CreateClusterMirrorResponse, who caller,
 ) {
 	config := make(map[string]string, len(req.Config))
 	for _, e := range req.Config {
@@ -108,7 +108,7 @@ func (s *Server) create(
 		err = s.cfg.Service.CreateMirror(ctx, req.MirrorName, config)
 	}
 	setStatus(&resp.Status, &resp.Extra, err)
-	s.audit("create", peer, err, "mirror", req.MirrorName)
+	s.audit("create", who, err, "mirror", req.MirrorName)
 }
 
 // CheckMirror checks what can be checked of a definition without the source: its name, that it says where the source is,
@@ -133,7 +133,7 @@ func CheckMirror(name string, config map[string]string) error {
 }
 
 func (s *Server) start(
-	ctx context.Context, req *kip1279.StartMirrorTopicsRequest, resp *kip1279.StartMirrorTopicsResponse, peer string,
+	ctx context.Context, req *kip1279.StartMirrorTopicsRequest, resp *kip1279.StartMirrorTopicsResponse, who caller,
 ) {
 	start, err := startRequest(req)
 	var results []TopicResult
@@ -143,7 +143,7 @@ func (s *Server) start(
 	setStatus(&resp.Status, &resp.Extra, err)
 	var refused int
 	resp.Topics, refused = outcomesTo(results)
-	s.audit("start", peer, err, "mirror", req.MirrorName, "topics", start.Topics, "exclude", start.Exclude,
+	s.audit("start", who, err, "mirror", req.MirrorName, "topics", start.Topics, "exclude", start.Exclude,
 		"overwrite", start.Overwrite, "dry_run", start.DryRun, "accepted", len(results)-refused, "refused", refused)
 }
 
@@ -231,13 +231,16 @@ func topicOf(resp *kip1279.DescribeClusterMirrorsResponse, p PartitionInfo) *kip
 	return &m.Topics[len(m.Topics)-1]
 }
 
-// audit writes the line that every operator action leaves.
-func (s *Server) audit(verb, peer string, err error, args ...any) {
+// audit writes the line that every operator action leaves. Where a process passes on what it was asked, its own line names who asked.
+func (s *Server) audit(verb string, who caller, err error, args ...any) {
 	result := "done"
 	if err != nil {
 		result = kip1279.ErrorName(asError(err).Code) + ": " + err.Error()
 	}
+	if who.forwarded {
+		args = append(args, "forwarded", true)
+	}
 	s.cfg.Log.Info("operator action", append([]any{
-		"audit", true, "verb", verb, "principal", anonymous, "peer", peer, "result", result,
+		"audit", true, "verb", verb, "principal", who.principal, "peer", who.address, "result", result,
 	}, args...)...)
 }

@@ -14,7 +14,7 @@ import (
 const everyTopic = ".*"
 
 func (s *Server) stop(
-	ctx context.Context, req *kip1279.StopMirrorTopicsRequest, resp *kip1279.StopMirrorTopicsResponse, peer string,
+	ctx context.Context, req *kip1279.StopMirrorTopicsRequest, resp *kip1279.StopMirrorTopicsResponse, who caller,
 ) {
 	stop, err := stopRequest(req)
 	var results []TopicResult
@@ -28,7 +28,7 @@ func (s *Server) stop(
 	if stop.Drain {
 		verb = "promote"
 	}
-	s.audit(verb, peer, err, "mirror", req.MirrorName, "topics", stop.Topics, "all", stop.All, "max_loss", stop.MaxLoss,
+	s.audit(verb, who, err, "mirror", req.MirrorName, "topics", stop.Topics, "all", stop.All, "max_loss", stop.MaxLoss,
 		"force", stop.Force, "dry_run", stop.DryRun, "accepted", len(results)-refused, "refused", refused)
 }
 
@@ -78,7 +78,7 @@ type topicsCall struct {
 
 // change runs a topicsCall, fills in the head of the answer and returns its topics.
 func (s *Server) change(
-	ctx context.Context, call topicsCall, status *kip1279.Status, extra *[]byte, peer string,
+	ctx context.Context, call topicsCall, status *kip1279.Status, extra *[]byte, who caller,
 ) []kip1279.TopicOutcome {
 	req := TopicsRequest{Mirror: call.mirror, Topics: topicNames(call.topics)}
 	var opts topicsOptions
@@ -93,13 +93,13 @@ func (s *Server) change(
 	}
 	setStatus(status, extra, err)
 	out, refused := outcomesTo(results)
-	s.audit(call.verb, peer, err, "mirror", req.Mirror, "topics", req.Topics, "dry_run", req.DryRun,
+	s.audit(call.verb, who, err, "mirror", req.Mirror, "topics", req.Topics, "dry_run", req.DryRun,
 		"accepted", len(results)-refused, "refused", refused)
 	return out
 }
 
 func (s *Server) delete(
-	ctx context.Context, req *kip1279.DeleteClusterMirrorRequest, resp *kip1279.DeleteClusterMirrorResponse, peer string,
+	ctx context.Context, req *kip1279.DeleteClusterMirrorRequest, resp *kip1279.DeleteClusterMirrorResponse, who caller,
 ) {
 	var opts deleteOptions
 	err := readOptions(req.Options, &opts)
@@ -107,11 +107,11 @@ func (s *Server) delete(
 		err = s.cfg.Service.DeleteMirror(ctx, DeleteRequest{Mirror: req.MirrorName, DryRun: opts.DryRun})
 	}
 	setStatus(&resp.Status, &resp.Extra, err)
-	s.audit("delete", peer, err, "mirror", req.MirrorName, "dry_run", opts.DryRun)
+	s.audit("delete", who, err, "mirror", req.MirrorName, "dry_run", opts.DryRun)
 }
 
 func (s *Server) bump(
-	ctx context.Context, req *kip1279.BumpLeaderEpochsRequest, resp *kip1279.BumpLeaderEpochsResponse, peer string,
+	ctx context.Context, req *kip1279.BumpLeaderEpochsRequest, resp *kip1279.BumpLeaderEpochsResponse, who caller,
 ) {
 	minimum := map[protocol.PartitionID]int32{}
 	for _, t := range req.Topics {
@@ -138,7 +138,7 @@ func (s *Server) bump(
 		t.Partitions = append(t.Partitions, kip1279.PartitionOutcome{PartitionIndex: id.Partition, ErrorCode: e.Code,
 			ErrorMessage: &e.Message, Extra: mustJSON(errorExtra{Hint: e.Hint, Exit: e.Exit})})
 	}
-	s.audit("bump", peer, err, "partitions", len(minimum), "refused", refused)
+	s.audit("bump", who, err, "partitions", len(minimum), "refused", refused)
 }
 
 // topicNamesByID finds the names that the KIP's answer needs of topics that were asked for by id; it may miss some.
@@ -202,15 +202,15 @@ func (s *Server) lookup(
 
 // private answers the verbs that the KIP has no RPC for.
 func (s *Server) private(
-	ctx context.Context, req *kip1279.KmirrorCallRequest, resp *kip1279.KmirrorCallResponse, peer string,
+	ctx context.Context, req *kip1279.KmirrorCallRequest, resp *kip1279.KmirrorCallResponse, who caller,
 ) {
 	answer, ok, err := s.betweenProcesses(ctx, req.Verb, req.Payload)
 	if !ok {
 		switch req.Verb {
 		case VerbRetire:
-			answer, err = s.retire(ctx, req.Payload, peer)
+			answer, err = s.retire(ctx, req.Payload, who)
 		case VerbAlter:
-			answer, err = s.alter(ctx, req.Payload, peer)
+			answer, err = s.alter(ctx, req.Payload, who)
 		case VerbSync:
 			answer, err = s.syncStatus(ctx, req.Payload)
 		default:
@@ -221,7 +221,7 @@ func (s *Server) private(
 	setStatus(&resp.Status, &resp.Extra, err)
 }
 
-func (s *Server) retire(ctx context.Context, payload []byte, peer string) ([]byte, error) {
+func (s *Server) retire(ctx context.Context, payload []byte, who caller) ([]byte, error) {
 	var req RetireRequest
 	var out []byte
 	err := readOptions(payload, &req)
@@ -234,6 +234,6 @@ func (s *Server) retire(ctx context.Context, payload []byte, peer string) ([]byt
 			out = mustJSON(result)
 		}
 	}
-	s.audit("retire", peer, err, "node_ids", fmt.Sprint(req.NodeIDs), "failover", req.Failover, "dry_run", req.DryRun)
+	s.audit("retire", who, err, "node_ids", fmt.Sprint(req.NodeIDs), "failover", req.Failover, "dry_run", req.DryRun)
 	return out, err
 }

@@ -299,40 +299,53 @@ func (p *Peers) client(set map[string]*Client, address string) (*Client, error) 
 
 // Ping implements peers.Pinger.
 func (p *Peers) Ping(ctx context.Context, address string) (peers.Pong, error) {
-	var pong peers.Pong
 	c, err := p.client(p.pings, address)
 	if err != nil {
-		return pong, err
+		return peers.Pong{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fresh := c.conn == nil
 	for {
-		if c.conn == nil {
-			if err := c.dial(ctx, address); err != nil {
-				c.disconnect()
-				return pong, err
-			}
-		}
-		resp := &kip1279.KmirrorCallResponse{}
-		body, err := c.roundTrip(ctx, header{key: kip1279.KeyKmirrorCall}, func(dst []byte) []byte {
-			return kip1279.Append(dst, &kip1279.KmirrorCallRequest{Verb: VerbPing, Payload: []byte("{}")})
-		})
-		if err == nil {
-			if err = kip1279.Decode(body, resp); err == nil {
-				err = statusError(&resp.Status, resp.Extra)
-			}
-			if err == nil {
-				err = json.Unmarshal(resp.Payload, &pong)
-			}
-			return pong, err
-		}
-		c.disconnect()
-		if fresh || ctx.Err() != nil {
+		pong, err := c.ping(ctx, address)
+		var e *Error
+		switch {
+		case err == nil:
+			return pong, nil
+		case errors.As(err, &e) && (c.cfg.TLS != nil || e.Code == kip1279.ClusterAuthorizationFailed):
+			// Somebody answers there, by TLS or in words.
+			return pong, fmt.Errorf("%w: %s; %s", peers.ErrRefused, e.Message, e.Hint)
+		case fresh || ctx.Err() != nil || c.conn != nil:
+			c.disconnect()
 			return pong, err
 		}
 		fresh = true // the old connection broke: is there still somebody?
 	}
+}
+
+// ping asks on the connection there is, or on a new one. After an error of the connection there is none. Called with mu held.
+func (c *Client) ping(ctx context.Context, address string) (pong peers.Pong, err error) {
+	if c.conn == nil {
+		if err := c.dial(ctx, address); err != nil {
+			c.disconnect()
+			return pong, err
+		}
+	}
+	resp := &kip1279.KmirrorCallResponse{}
+	body, err := c.roundTrip(ctx, header{key: kip1279.KeyKmirrorCall}, func(dst []byte) []byte {
+		return kip1279.Append(dst, &kip1279.KmirrorCallRequest{Verb: VerbPing, Payload: []byte("{}")})
+	})
+	if err != nil {
+		c.disconnect()
+		return pong, err
+	}
+	if err = kip1279.Decode(body, resp); err == nil {
+		err = statusError(&resp.Status, resp.Extra)
+	}
+	if err == nil {
+		err = json.Unmarshal(resp.Payload, &pong)
+	}
+	return pong, err
 }
 
 // Uncordon asks the process at an address to lift the cordon of its node ids for a while.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,11 @@ type Config struct {
 	Pong   func() peers.Pong
 	// Uncordon lifts the cordon of this process's node ids for a while. nil: not served.
 	Uncordon func(ctx context.Context) error
-	Log      *slog.Logger
+	// TLS makes clients show a certificate, and Allow are the principals that are served then; the others are told so. Without TLS
+	// everybody is served.
+	TLS   *tls.Config
+	Allow []string
+	Log   *slog.Logger
 	// DrainTimeout is how long requests in flight may go on after Run's context ended (0: 10 s).
 	DrainTimeout time.Duration
 }
@@ -54,6 +59,9 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	if c.Listen == nil || c.Service == nil {
 		return nil, errors.New("admin: a listener and a service are needed")
+	}
+	if c.TLS != nil && c.TLS.ClientAuth != tls.RequireAndVerifyClientCert {
+		return nil, errors.New("admin: with TLS, clients must show a certificate")
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -166,43 +174,30 @@ func (s *Server) awaitFrame(conn net.Conn) (draining bool) {
 	return s.draining
 }
 
-// serve answers the requests of one connection. It reads ahead by one frame, so that a client that goes away cancels what
-// it asked for.
+// serve welcomes one connection and answers its requests.
 func (s *Server) serve(requests context.Context, conn net.Conn) {
 	defer s.remove(conn)
 	ctx, cancel := context.WithCancel(requests)
 	defer cancel()
+	talk, who, err := s.welcome(ctx, conn)
+	if err != nil {
+		s.handshakeFailed(conn, err)
+		return
+	}
 	frames, quit := make(chan []byte), make(chan struct{})
 	var reader sync.WaitGroup
-	reader.Go(func() {
-		defer close(frames)
-		for {
-			if s.awaitFrame(conn) {
-				return
-			}
-			frame, err := protocol.ReadFrame(conn, maxRequest, nil)
-			if err != nil {
-				s.readError(conn, err, cancel)
-				return
-			}
-			select {
-			case frames <- frame:
-			case <-quit:
-				return
-			}
-		}
-	})
+	reader.Go(func() { s.read(talk, frames, quit, cancel) })
 	for frame := range frames {
-		out, err := s.answer(ctx, frame, conn.RemoteAddr().String())
+		out, err := s.answer(ctx, frame, who)
 		if err == nil {
-			conn.SetWriteDeadline(time.Now().Add(writeLimit))
-			_, err = conn.Write(out)
+			talk.SetWriteDeadline(time.Now().Add(writeLimit))
+			_, err = talk.Write(out)
 		} else {
 			kind := "request"
 			if u := (*unanswerable)(nil); errors.As(err, &u) {
 				kind = u.kind
 			}
-			s.quiet.Warn(kind, "admin connection closed", "peer", conn.RemoteAddr(), "err", err)
+			s.quiet.Warn(kind, "admin connection closed", "peer", who.address, "principal", who.principal, "err", err)
 		}
 		if err != nil {
 			break
@@ -211,6 +206,27 @@ func (s *Server) serve(requests context.Context, conn net.Conn) {
 	close(quit)
 	conn.Close()
 	reader.Wait()
+}
+
+// read reads the requests of one connection. It is ahead of the answers by one frame, so that a client that goes away cancels what it
+// asked for.
+func (s *Server) read(conn net.Conn, frames chan<- []byte, quit <-chan struct{}, cancel context.CancelFunc) {
+	defer close(frames)
+	for {
+		if s.awaitFrame(conn) {
+			return
+		}
+		frame, err := protocol.ReadFrame(conn, maxRequest, nil)
+		if err != nil {
+			s.readError(conn, err, cancel)
+			return
+		}
+		select {
+		case frames <- frame:
+		case <-quit:
+			return
+		}
+	}
 }
 
 func (s *Server) readError(conn net.Conn, err error, cancel context.CancelFunc) {

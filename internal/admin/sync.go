@@ -99,7 +99,7 @@ func (f *Forward) SyncStatus(ctx context.Context, mirrors []string) ([]SyncInfo,
 	return out, err
 }
 
-func (s *Server) alter(ctx context.Context, payload []byte, peer string) ([]byte, error) {
+func (s *Server) alter(ctx context.Context, payload []byte, who caller) ([]byte, error) {
 	var req AlterRequest
 	var result AlterResult
 	err := readOptions(payload, &req)
@@ -109,7 +109,7 @@ func (s *Server) alter(ctx context.Context, payload []byte, peer string) ([]byte
 	if err == nil {
 		result, err = s.cfg.Service.AlterMirror(ctx, req)
 	}
-	s.audit("alter", peer, err, "mirror", req.Mirror, "changed", result.Changed, "dry_run", req.DryRun)
+	s.audit("alter", who, err, "mirror", req.Mirror, "changed", result.Changed, "dry_run", req.DryRun)
 	if err != nil {
 		return nil, err
 	}

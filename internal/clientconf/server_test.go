@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,7 +28,7 @@ func serverFiles(t *testing.T, f ServerFiles, host string) {
 
 func TestServerTLSFollowsItsFiles(t *testing.T) {
 	dir := t.TempDir()
-	f := ServerFiles{filepath.Join(dir, "crt"), filepath.Join(dir, "key")}
+	f := ServerFiles{Certificate: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
 	serverFiles(t, f, "first")
 	var lines bytes.Buffer
 	now := time.Now()
@@ -92,7 +93,109 @@ func TestServerTLSRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ServerTLS(ServerFiles{"/none/at/all", ""}, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := ServerTLS(ServerFiles{Certificate: "/none/at/all"}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("files that are not there")
+	}
+}
+
+// shakeHands connects a client and a server and returns what the server says.
+func shakeHands(t *testing.T, server, client *tls.Config) error {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan struct{})
+	defer func() { <-done }()
+	go func() {
+		defer close(done)
+		conn, err := tls.Dial("tcp", l.Addr().String(), client)
+		if err == nil {
+			conn.Read(make([]byte, 1)) // the server's last word
+			conn.Close()
+		}
+	}()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return tls.Server(conn, server).HandshakeContext(t.Context())
+}
+
+func TestMutualTLSFollowsItsAuthorities(t *testing.T) {
+	dir := t.TempDir()
+	one := ServerFiles{Certificate: filepath.Join(dir, "1.crt"), Key: filepath.Join(dir, "1.key"), CA: filepath.Join(dir, "ca")}
+	two := ServerFiles{Certificate: filepath.Join(dir, "2.crt"), Key: filepath.Join(dir, "2.key"), CA: one.CA}
+	serverFiles(t, one, "one")
+	serverFiles(t, two, "two")
+	trust := func(files ...string) {
+		var all []byte
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, text...)
+		}
+		if err := os.WriteFile(one.CA, all, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := func() (server, client *tls.Config) {
+		server, err := ServerTLS(one, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if client, err = PeerTLS(two, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		client.ServerName = "one"
+		return server, client
+	}
+	trust(one.Certificate, two.Certificate)
+	server, client := both()
+	if err := shakeHands(t, server, client); err != nil {
+		t.Errorf("two that trust each other: %v", err)
+	}
+	other := client.Clone()
+	other.ServerName = "three"
+	if err := shakeHands(t, server, other); err == nil {
+		t.Error("a server by another name")
+	}
+	other = client.Clone()
+	other.GetClientCertificate = nil
+	if err := shakeHands(t, server, other); err == nil {
+		t.Error("a client without a certificate")
+	}
+	trust(two.Certificate)
+	if _, client = both(); shakeHands(t, server, client) == nil {
+		t.Error("a server that the client trusts no more")
+	}
+	trust(one.Certificate)
+	if server, _ = both(); shakeHands(t, server, client) == nil {
+		t.Error("a client that the server trusts no more")
+	}
+	trust(one.Certificate, two.Certificate)
+	r, err := newRenewing(one, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := r.authorities()
+	trust(two.Certificate)
+	if !r.authorities().Equal(before) {
+		t.Error("looked at again at once")
+	}
+	r.now = func() time.Time { return time.Now().Add(recheck) }
+	if after := r.authorities(); after.Equal(before) {
+		t.Error("changed authorities are not seen")
+	}
+	if _, err := PeerTLS(ServerFiles{Certificate: one.Certificate, Key: one.Key}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("no authorities")
+	}
+	one.CA = one.Key
+	if _, err := ServerTLS(one, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "no PEM certificate") {
+		t.Errorf("a key for authorities: %v", err)
 	}
 }

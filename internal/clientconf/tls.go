@@ -66,15 +66,7 @@ func skipHostName(c *tls.Config) {
 	roots := c.RootCAs
 	c.InsecureSkipVerify = true // replaced by VerifyConnection
 	c.VerifyConnection = func(s tls.ConnectionState) error {
-		if len(s.PeerCertificates) == 0 {
-			return errors.New("the server sent no certificate")
-		}
-		opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
-		for _, cert := range s.PeerCertificates[1:] {
-			opts.Intermediates.AddCert(cert)
-		}
-		_, err := s.PeerCertificates[0].Verify(opts)
-		return err
+		return verifyChain(s.PeerCertificates, x509.VerifyOptions{Roots: roots})
 	}
 }
 

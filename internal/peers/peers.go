@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kmirror/internal/coordinator"
+	"kmirror/internal/quiet"
 )
 
 // Pong is what a process answers to a ping.
@@ -30,10 +31,17 @@ func (p Pong) same(o Pong) bool {
 	return p.Ready == o.Ready && p.Leaving == o.Leaving && slices.Equal(p.Unreachable, o.Unreachable) && slices.Equal(p.NodeIDs, o.NodeIDs)
 }
 
-// Pinger asks the process at an admin address. An error that wraps ECONNREFUSED tells that nobody listens there.
+// ErrRefused is wrapped by a Pinger's error when somebody answers who does not want to hear us, or whom we don't trust.
+var ErrRefused = errors.New("the process and this one don't accept each other")
+
+// Pinger asks the process at an admin address. An error that wraps ECONNREFUSED tells that nobody listens there, ErrRefused that somebody
+// does.
 type Pinger interface {
 	Ping(ctx context.Context, address string) (Pong, error)
 }
+
+// refusedEvery is how often it is said that a process can't be asked.
+const refusedEvery = time.Minute
 
 // Config of Peers.
 type Config struct {
@@ -45,7 +53,8 @@ type Config struct {
 
 // Peers pings processes. Its methods are safe for concurrent use. It is a coordinator.Liveness.
 type Peers struct {
-	cfg Config
+	cfg   Config
+	quiet *quiet.Log
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -78,7 +87,7 @@ func New(c Config) (*Peers, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Peers{cfg: c, changed: make(chan struct{}), watched: make(chan struct{}, 1), peers: map[string]*peer{}}, nil
+	return &Peers{cfg: c, quiet: quiet.New(c.Log, refusedEvery, nil), changed: make(chan struct{}), watched: make(chan struct{}, 1), peers: map[string]*peer{}}, nil
 }
 
 // Watch replaces the processes to look at.
@@ -177,6 +186,9 @@ func (p *Peers) follow(ctx context.Context, w *peer) {
 			p.alive(w, pong)
 		case err == nil:
 			p.dead(w, "another process answers at its address")
+		case errors.Is(err, ErrRefused):
+			last, failures = time.Now(), 0
+			p.refused(w, err)
 		case errors.Is(err, syscall.ECONNREFUSED):
 			p.dead(w, err.Error())
 		default:
@@ -206,6 +218,20 @@ func (p *Peers) alive(w *peer, pong Pong) {
 	if w.dead, w.pong = false, &pong; news {
 		p.signal()
 	}
+}
+
+// refused: two processes that don't accept each other share work all the same, as far as they can without a word. If one held the other
+// dead, they would take everything from each other again and again.
+func (p *Peers) refused(w *peer, err error) {
+	p.quiet.Warn(w.member.ProcessID, "another process of this destination can't be asked", "process", w.member.ProcessID,
+		"admin", w.member.Admin, "err", err)
+	p.mu.Lock()
+	pong := Pong{ProcessID: w.member.ProcessID, NodeIDs: w.member.NodeIDs, Ready: true}
+	if w.pong != nil {
+		pong = *w.pong
+	}
+	p.mu.Unlock()
+	p.alive(w, pong)
 }
 
 func (p *Peers) dead(w *peer, why string) {

@@ -167,3 +167,27 @@ func TestNewRefusesNonsense(t *testing.T) {
 		t.Error("no error without a pinger")
 	}
 }
+
+// Two processes that don't accept each other are not dead to each other: they would fight for partitions.
+func TestRefusedIsAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t)
+		b := coordinator.Member{ProcessID: "b-1", Admin: "b:1", NodeIDs: []int32{9003}}
+		f.set("b:1", nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
+		p.Watch([]coordinator.Member{b})
+		until(t, p, b, false)
+		f.set("b:1", nil, fmt.Errorf("%w: add me", ErrRefused))
+		until(t, p, b, true)
+		time.Sleep(10 * time.Second)
+		if pong, ok := p.Answer(b); !ok || !p.Alive(b) || !pong.Ready || pong.NodeIDs[0] != 9003 {
+			t.Errorf("answer: %+v %v", pong, ok)
+		}
+		f.set("b:1", &Pong{ProcessID: "b-1", NodeIDs: b.NodeIDs, Unreachable: []string{"dc1"}}, nil)
+		<-p.Changed()
+		f.set("b:1", nil, fmt.Errorf("%w: add me", ErrRefused))
+		time.Sleep(10 * time.Second)
+		if pong, ok := p.Answer(b); !ok || len(pong.Unreachable) != 1 {
+			t.Errorf("what was known before is kept: %+v %v", pong, ok)
+		}
+	})
+}

@@ -45,7 +45,7 @@ func newAuthority() (*authority, error) {
 	return a, nil
 }
 
-// issue makes a server's certificate for this host, with its key in the form that Kafka reads (PKCS8).
+// issue makes a certificate for this host, for servers and clients, with its key in the form that Kafka reads (PKCS8).
 func (a *authority) issue(name string) (certificate, key []byte, err error) {
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -56,7 +56,7 @@ func (a *authority) issue(name string) (certificate, key []byte, err error) {
 		return nil, nil, err
 	}
 	tmpl.DNSNames, tmpl.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
-	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &priv.PublicKey, a.key)
 	if err != nil {
 		return nil, nil, err

@@ -12,6 +12,7 @@ const (
 	CoordinatorNotAvailable         int16 = 15
 	NotCoordinator                  int16 = 16
 	InvalidTopic                    int16 = 17
+	ClusterAuthorizationFailed      int16 = 31
 	UnsupportedVersion              int16 = 35
 	TopicAlreadyExists              int16 = 36
 	InvalidConfig                   int16 = 40
@@ -38,8 +39,9 @@ const (
 var errorNames = map[int16]string{
 	None: "NONE", UnknownServerError: "UNKNOWN_SERVER_ERROR", UnknownTopicOrPartition: "UNKNOWN_TOPIC_OR_PARTITION",
 	RequestTimedOut: "REQUEST_TIMED_OUT", CoordinatorNotAvailable: "COORDINATOR_NOT_AVAILABLE",
-	CoordinatorLoadInProgress: "COORDINATOR_LOAD_IN_PROGRESS",
-	NotCoordinator:            "NOT_COORDINATOR", InvalidTopic: "INVALID_TOPIC_EXCEPTION", UnsupportedVersion: "UNSUPPORTED_VERSION",
+	ClusterAuthorizationFailed: "CLUSTER_AUTHORIZATION_FAILED",
+	CoordinatorLoadInProgress:  "COORDINATOR_LOAD_IN_PROGRESS",
+	NotCoordinator:             "NOT_COORDINATOR", InvalidTopic: "INVALID_TOPIC_EXCEPTION", UnsupportedVersion: "UNSUPPORTED_VERSION",
 	TopicAlreadyExists: "TOPIC_ALREADY_EXISTS", InvalidConfig: "INVALID_CONFIG", InvalidRequest: "INVALID_REQUEST",
 	PolicyViolation: "POLICY_VIOLATION", FencedLeaderEpoch: "FENCED_LEADER_EPOCH",
 	InconsistentTopicID: "INCONSISTENT_TOPIC_ID", InconsistentClusterID: "INCONSISTENT_CLUSTER_ID",

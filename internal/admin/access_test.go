@@ -1,0 +1,225 @@
+package admin
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"kmirror/internal/clientconf"
+	"kmirror/internal/peers"
+	"kmirror/internal/testkafka"
+	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
+)
+
+// guarded is a server that serves User:CN=sre only.
+type guarded struct {
+	sec     *testkafka.Security
+	address string
+	lines   *buffer
+	stop    func()
+}
+
+func serveGuarded(t *testing.T, f *fake) *guarded {
+	t.Helper()
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guarded{sec: sec}
+	conf, err := clientconf.ServerTLS(g.files(t, "km1"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.address, g.lines, g.stop = serveWith(t, Config{Service: f, TLS: conf, Allow: []string{"User:CN=sre"},
+		Pong: func() peers.Pong { return peers.Pong{ProcessID: "p"} }})
+	return g
+}
+
+// files are a new certificate of the server's authority.
+func (g *guarded) files(t *testing.T, name string) clientconf.ServerFiles {
+	t.Helper()
+	certificate, key, err := g.sec.Certificate(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientconf.ServerFiles{Certificate: certificate, Key: key, CA: g.sec.CA()}
+}
+
+// tls is the client's side of somebody with such a certificate.
+func (g *guarded) tls(t *testing.T, name string) *tls.Config {
+	t.Helper()
+	conf, err := clientconf.PeerTLS(g.files(t, name), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conf
+}
+
+// dial is a client with a TLS configuration.
+func (g *guarded) dial(t *testing.T, conf *tls.Config) *Client {
+	t.Helper()
+	c, err := NewClient(ClientConfig{Addresses: []string{g.address}, TLS: conf, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestOnlyThoseInAllowAreServed(t *testing.T) {
+	f := &fake{mirrors: []MirrorInfo{{Mirror: "m"}}}
+	g := serveGuarded(t, f)
+	ctx := t.Context()
+	good := g.dial(t, g.tls(t, "sre"))
+	config := map[string]string{"bootstrap.servers": "a:1"}
+	if err := good.CreateMirror(ctx, "m", config); err != nil {
+		t.Errorf("one in allow: %v", err)
+	}
+	if !strings.Contains(g.lines.String(), "verb=create principal=\"User:CN=sre\"") {
+		t.Errorf("no audit line names the principal:\n%s", g.lines)
+	}
+	other := g.dial(t, g.tls(t, "dev"))
+	list := []string{"t"}
+	for name, call := range map[string]func() error{
+		"create": func() error { return other.CreateMirror(ctx, "n", config) },
+		"start":  func() error { _, err := other.StartTopics(ctx, StartRequest{Mirror: "m", Topics: list}); return err },
+		"stop":   func() error { _, err := other.StopTopics(ctx, StopRequest{Mirror: "m", Topics: list}); return err },
+		"pause":  func() error { _, err := other.PauseTopics(ctx, TopicsRequest{Mirror: "m", Topics: list}); return err },
+		"resume": func() error { _, err := other.ResumeTopics(ctx, TopicsRequest{Mirror: "m", Topics: list}); return err },
+		"recover": func() error {
+			_, err := other.RecoverTopics(ctx, TopicsRequest{Mirror: "m", Topics: list})
+			return err
+		},
+		"delete":   func() error { return other.DeleteMirror(ctx, DeleteRequest{Mirror: "m"}) },
+		"list":     func() error { _, err := other.ListMirrors(ctx, false); return err },
+		"describe": func() error { _, err := other.Describe(ctx, DescribeRequest{}); return err },
+		"lookup":   func() error { _, err := other.LastMirrorEpochs(ctx, "c", []protocol.PartitionID{{}}); return err },
+		"bump": func() error {
+			_, err := other.BumpLeaderEpochs(ctx, map[protocol.PartitionID]int32{{}: 1})
+			return err
+		},
+		"verify": func() error { _, err := other.Call(ctx, "verify", []byte("{}")); return err },
+		"retire": func() error { _, err := other.Retire(ctx, RetireRequest{NodeIDs: []int32{1}}); return err },
+	} {
+		var e *Error
+		if err := call(); !errors.As(err, &e) || e.Code != kip1279.ClusterAuthorizationFailed || e.Exit != ExitUnreachable ||
+			!strings.Contains(e.Hint, `add "User:CN=dev" to admin.allow`) {
+			t.Errorf("%s of one who is not in allow: %+v", name, err)
+		}
+	}
+	if len(f.created) != 1 || len(f.started) != 0 || len(f.life) != 0 || len(f.asked) != 0 {
+		t.Errorf("something was done: %+v", f)
+	}
+	if n := strings.Count(g.lines.String(), "admin request refused"); n != 1 {
+		t.Errorf("%d lines of refusals:\n%s", n, g.lines)
+	}
+}
+
+func TestWhoIsNotKnownIsTold(t *testing.T) {
+	g := serveGuarded(t, &fake{})
+	other, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := other.Certificate("sre")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(change func(*tls.Config)) *tls.Config {
+		c := g.tls(t, "sre")
+		change(c)
+		return c
+	}
+	// A server's list of authorities keeps Go from sending another's certificate, so it is forced here.
+	forced := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	for name, c := range map[string]struct {
+		tls  *tls.Config
+		want string
+	}{
+		"plain":                   {nil, "it may want TLS"},
+		"no certificate":          {with(func(c *tls.Config) { c.GetClientCertificate = nil }), "refuses our certificate"},
+		"no certificate, TLS 1.2": {with(func(c *tls.Config) { c.GetClientCertificate, c.MaxVersion = nil, tls.VersionTLS12 }), "refuses our certificate"},
+		"another authority's":     {with(func(c *tls.Config) { c.GetClientCertificate = forced }), "refuses our certificate"},
+		"does not trust us":       {&tls.Config{GetClientCertificate: forced, MinVersion: tls.VersionTLS12}, "is not trusted"},
+	} {
+		_, err := g.dial(t, c.tls).ListMirrors(t.Context(), false)
+		var e *Error
+		if !errors.As(err, &e) || e.Exit != ExitUnreachable || !strings.Contains(e.Message, c.want) || !strings.Contains(e.Hint, "--command-config") {
+			t.Errorf("%s: %+v", name, err)
+		}
+	}
+	for _, want := range []string{"have it use security.protocol=SSL", "admin.tls.ca signed"} {
+		if n := strings.Count(g.lines.String(), want); n != 1 {
+			t.Errorf("%d lines with %q:\n%s", n, want, g.lines)
+		}
+	}
+	address, _, _ := serve(t, &fake{})
+	c, err := NewClient(ClientConfig{Addresses: []string{address}, TLS: g.tls(t, "sre")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if _, err := c.ListMirrors(t.Context(), false); !errors.As(err, &e) || !strings.Contains(e.Message, "does not speak TLS") {
+		t.Errorf("TLS to a listener without: %v", err)
+	}
+}
+
+func TestPingOfAProcessThatIsNotAllowed(t *testing.T) {
+	g := serveGuarded(t, &fake{})
+	good := NewPeers(ClientConfig{TLS: g.tls(t, "sre")})
+	defer good.Close()
+	if pong, err := good.Ping(t.Context(), g.address); err != nil || pong.ProcessID != "p" {
+		t.Errorf("got %+v, %v", pong, err)
+	}
+	other := NewPeers(ClientConfig{TLS: g.tls(t, "km2")})
+	defer other.Close()
+	for range 2 {
+		if _, err := other.Ping(t.Context(), g.address); !errors.Is(err, peers.ErrRefused) || !strings.Contains(err.Error(), `add "User:CN=km2" to`) {
+			t.Errorf("got %v", err)
+		}
+	}
+	g.stop()
+	if _, err := other.Ping(t.Context(), g.address); err == nil || errors.Is(err, peers.ErrRefused) {
+		t.Errorf("of one that is gone: %v", err)
+	}
+}
+
+func TestShutdownDoesNotWaitForHandshakes(t *testing.T) {
+	g := serveGuarded(t, &fake{})
+	conn, err := net.Dial("tcp", g.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// Once this one is served, the one before it was accepted.
+	if _, err := g.dial(t, g.tls(t, "sre")).ListMirrors(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { g.stop(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("it waits")
+	}
+}
+
+func TestNewRefusesTLSWithoutClientCertificates(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := New(Config{Listen: l, Service: &fake{}, TLS: &tls.Config{}}); err == nil {
+		t.Error("no error")
+	}
+}
