@@ -219,6 +219,9 @@ func (p *process) run(ctx context.Context) error {
 	defer p.asker.Close()
 	defer p.replicas.client.Close()
 	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
+	if principal := p.sockets.adminPrincipal(); principal != "" {
+		p.log.Info("other processes of this destination need this one's principal in admin.allow", "principal", principal)
+	}
 	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	back, outer := errgroup.WithContext(outer) // goes on until leadership is gone

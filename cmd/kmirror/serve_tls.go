@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"kmirror/internal/admin"
 	"kmirror/internal/clientconf"
 	"kmirror/protocol/kraft"
 )
@@ -75,6 +76,19 @@ func adminNotes(cfg *Config, server *tls.Config, now time.Time) (notes []string)
 		}
 	}
 	return notes
+}
+
+// adminPrincipal is what other processes know this one by, empty without TLS.
+func (s *sockets) adminPrincipal() string {
+	if s.adminTLS == nil {
+		return ""
+	}
+	cert, err := s.adminTLS.GetCertificate(nil)
+	if err != nil || cert.Leaf == nil {
+		return ""
+	}
+	principal, _ := admin.Principal(cert.Leaf)
+	return principal
 }
 
 // leafNotes says what is wrong with a server's certificate for a host.

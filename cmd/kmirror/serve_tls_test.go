@@ -108,3 +108,46 @@ func TestListenersSpeakAsTheBrokersDo(t *testing.T) {
 		}
 	}
 }
+
+func TestAdminNotes(t *testing.T) {
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := sec.Certificate("km1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		advertised, ca string
+		days           int // from now
+		want           []string
+	}{
+		{"localhost:1", sec.CA(), 0, nil}, {"localhost:1", sec.CA(), 80, []string{"valid until"}},
+		{"elsewhere:1", sec.CA(), 0, []string{"not for that name"}},
+		{"localhost:1", other.CA(), 0, []string{"as a server's", "as a client's"}},
+	} {
+		cfg := &Config{Admin: AdminConfig{Bind: "0.0.0.0:1", Advertised: c.advertised, TLS: &TLSFiles{certificate, key, c.ca}}}
+		server, client, err := adminTLS(cfg, slog.New(slog.DiscardHandler))
+		if err != nil || client == nil {
+			t.Fatal(err)
+		}
+		notes := adminNotes(cfg, server, time.Now().AddDate(0, 0, c.days))
+		if len(notes) != len(c.want) {
+			t.Errorf("%+v: %q", c, notes)
+			continue
+		}
+		for i, part := range c.want {
+			if !strings.Contains(notes[i], part) {
+				t.Errorf("%+v: %q", c, notes[i])
+			}
+		}
+	}
+	if server, client, err := adminTLS(&Config{}, slog.New(slog.DiscardHandler)); server != nil || client != nil || err != nil {
+		t.Errorf("without TLS: %v", err)
+	}
+}

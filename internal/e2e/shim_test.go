@@ -52,6 +52,7 @@ type shim struct {
 	dir, config, log    string
 	admin, http, client string
 	repl                string // of the first node id, as client; the second one has the next port
+	commands            string // properties for --command-config, where the admin listener has TLS
 	env                 []string
 	cmd                 *exec.Cmd
 	done                chan error
@@ -189,7 +190,11 @@ func (s *shim) run(args ...string) (stdout string, stderr string, code int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, append(args, "--bootstrap-server", s.admin)...)
+	args = append(args, "--bootstrap-server", s.admin)
+	if s.commands != "" {
+		args = append(args, "--command-config", s.commands)
+	}
+	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else each command takes a second more under the race detector
 	var o, e bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &o, &e
