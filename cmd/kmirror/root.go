@@ -64,7 +64,7 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 some partitions not th
 		newDescribeCommand(c), newVerifyCommand(c), newVersionCommand(c),
 		newPromoteCommand(c), newFailoverCommand(c), newStopAlias(c), newPauseCommand(c), newResumeCommand(c), newRecoverCommand(c),
 		newDeleteCommand(c), newRetireCommand(c),
-		newUnlockCommand(c), newTraceCommand(c),
+		newUnlockCommand(c), newPreflightCommand(c), newTraceCommand(c),
 	} {
 		if cmd.Args == nil {
 			cmd.Args = cobra.NoArgs

@@ -322,7 +322,7 @@ func (b *Broker) noteGuests(i *kraft.Image) {
 			continue
 		}
 		_, was := known[id]
-		is := len(r.LogDirs) == 1 && r.LogDirs[0] == logDirID(cluster, id)
+		is := IsGuest(cluster, r)
 		if is == was {
 			continue
 		}

@@ -181,8 +181,18 @@ func (s *shim) stop() error {
 	}
 }
 
-// run runs another command of kmirror and returns its standard output and exit code.
+// run runs a command that asks the process, and returns its standard output and exit code.
 func (s *shim) run(args ...string) (stdout string, stderr string, code int) {
+	s.tb.Helper()
+	args = append(args, "--bootstrap-server", s.admin)
+	if s.commands != "" {
+		args = append(args, "--command-config", s.commands)
+	}
+	return s.local(args...)
+}
+
+// local runs another command of kmirror and returns its standard output and exit code.
+func (s *shim) local(args ...string) (stdout string, stderr string, code int) {
 	s.tb.Helper()
 	bin, err := binary()
 	if err != nil {
@@ -190,10 +200,6 @@ func (s *shim) run(args ...string) (stdout string, stderr string, code int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	args = append(args, "--bootstrap-server", s.admin)
-	if s.commands != "" {
-		args = append(args, "--command-config", s.commands)
-	}
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else each command takes a second more under the race detector
 	var o, e bytes.Buffer
