@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"kmirror/internal/broker"
 	"kmirror/protocol/kraft"
@@ -85,7 +86,7 @@ func (r *Report) image(ctx context.Context, c Config, cl *kgo.Client, cluster st
 		r.add(Fail, "destination brokers", "start the brokers", "no real broker is registered")
 		return
 	}
-	r.replication(ctx, c, img, real)
+	r.replication(ctx, c, real)
 	r.settings(ctx, c, cl, img, real)
 	r.tiered(img)
 }
@@ -235,9 +236,8 @@ func (r *Report) nodeIDs(c Config, cluster string, img *kraft.Image) {
 	}
 }
 
-// replication asks a broker, at its inter-broker listener, for a partition as a follower does. Our ids are no replica of anything, so
-// all that can come is a refusal, by the authorizer or by the broker.
-func (r *Report) replication(ctx context.Context, c Config, img *kraft.Image, real []*kraft.Broker) {
+// replication asks a broker, at its inter-broker listener, for a partition as a follower does.
+func (r *Report) replication(ctx context.Context, c Config, real []*kraft.Broker) {
 	const check = "replication"
 	for _, b := range real {
 		i := slices.IndexFunc(b.Endpoints, func(e kraft.Endpoint) bool { return e.Name == c.InterBrokerListener })
@@ -245,48 +245,36 @@ func (r *Report) replication(ctx context.Context, c Config, img *kraft.Image, re
 			continue
 		}
 		addr := net.JoinHostPort(b.Endpoints[i].Host, strconv.Itoa(int(b.Endpoints[i].Port)))
-		code, asked, err := followerFetch(ctx, c, addr, img, b.ID)
-		switch {
-		case err != nil:
+		code, err := followerFetch(ctx, c, addr)
+		if err != nil {
 			r.add(Fail, check, "check replication_client and the network", "broker %d at %s: %v", b.ID, addr, err)
-		case !asked:
-			r.add(Warn, check, "CLUSTER_ACTION is needed there too", "broker %d at %s answers; rights are not known, it leads nothing", b.ID, addr)
-		default:
-			r.judge("replication", right{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION", Fail, "kmirror does not take leadership", nil}, code, nil)
+			return
 		}
+		r.judge(check, right{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION", Fail, "kmirror does not take leadership", nil}, code, nil)
 		return
 	}
 	r.add(Fail, check, "correct destination.inter_broker_listener", "no broker that is alive has a listener %s", c.InterBrokerListener)
 }
 
-// followerFetch asks for a partition that a broker leads; asked is false where it leads none.
-func followerFetch(ctx context.Context, c Config, addr string, img *kraft.Image, leader int32) (code int16, asked bool, err error) {
-	cl, err := newClient(c.Replication, kgo.SeedBrokers(addr))
+// followerFetch asks, as a replica, for a topic that is not there: the right is looked at first.
+func followerFetch(ctx context.Context, c Config, addr string) (int16, error) {
+	named := kversion.Stable()
+	named.SetMaxKeyVersion(int16(kmsg.Fetch), 12) // above, topics have ids
+	cl, err := newClient(c.Replication, kgo.SeedBrokers(addr), kgo.MaxVersions(named))
 	if err != nil {
-		return 0, false, err
+		return 0, err
 	}
 	defer cl.Close()
-	for _, t := range img.Topics {
-		for n, p := range t.Partitions {
-			if p.Leader != leader {
-				continue
-			}
-			req := kmsg.NewPtrFetchRequest()
-			req.ReplicaID, req.ReplicaState.ID, req.SessionEpoch = c.NodeIDs[0], c.NodeIDs[0], -1
-			ft, fp := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
-			ft.Topic, ft.TopicID = t.Name, t.ID
-			fp.Partition, fp.CurrentLeaderEpoch = int32(n), p.LeaderEpoch
-			ft.Partitions = append(ft.Partitions, fp)
-			req.Topics = append(req.Topics, ft)
-			resp, err := ask[*kmsg.FetchResponse](ctx, cl, req)
-			if err != nil || len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-				return 0, true, errors.Join(err, emptyAnswer(err))
-			}
-			return resp.Topics[0].Partitions[0].ErrorCode, true, nil
-		}
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaID, req.SessionEpoch = c.NodeIDs[0], -1
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic, t.Partitions = nothing, append(t.Partitions, kmsg.NewFetchRequestTopicPartition())
+	req.Topics = append(req.Topics, t)
+	resp, err := ask[*kmsg.FetchResponse](ctx, cl, req)
+	if err != nil || len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return 0, errors.Join(err, emptyAnswer(err))
 	}
-	_, err = ask[*kmsg.ApiVersionsResponse](ctx, cl, apiVersions())
-	return 0, false, err
+	return resp.Topics[0].Partitions[0].ErrorCode, nil
 }
 
 // settings looks at the configuration of a broker, and at who else works on the cluster.

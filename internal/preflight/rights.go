@@ -251,7 +251,7 @@ func stateTopic(ctx context.Context, opts []kgo.Opt, img *kraft.Image, ops []kad
 		return 0, nil
 	}
 	named := kversion.Stable()
-	named.SetMaxKeyVersion(0, 12) // above, topics have ids
+	named.SetMaxKeyVersion(int16(kmsg.Produce), 12) // above, topics have ids
 	cl, err := newClient(opts, kgo.MaxVersions(named))
 	if err != nil {
 		return 0, err
