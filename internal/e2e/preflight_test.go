@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -35,20 +36,40 @@ func TestPreflight(t *testing.T) {
 	if err := os.WriteFile(mirror, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	look := func(more ...string) ([]preflight.Finding, int) {
-		t.Helper()
-		out, errs, code := s.local(append([]string{"preflight", "--config", s.config, "--mirror-config", mirror, "-o", "json"}, more...)...)
-		var found []preflight.Finding
-		if err := json.Unmarshal([]byte(out), &found); err != nil {
-			t.Fatalf("exit %d: %v\n%s%s", code, err, out, errs)
-		}
-		return found, code
+	p := &looker{s: s, src: src, dst: dst, mirror: mirror}
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{{"all rights", p.allRights}, {"a right less", p.lessRights}, {"wrong configuration", p.misconfigured}} {
+		t.Run(step.name, step.run)
 	}
-	before := metadataRecords(t, dst)
-	found, code := look("--kafka-version", "4.4.0")
+}
+
+// looker asks preflight of two clusters.
+type looker struct {
+	s        *shim
+	src, dst *testkafka.Cluster
+	mirror   string // file of the source's properties
+}
+
+// look returns the lines and the exit code.
+func (p *looker) look(t *testing.T, more ...string) ([]preflight.Finding, int) {
+	t.Helper()
+	out, errs, code := p.s.local(append([]string{"preflight", "--config", p.s.config, "--mirror-config", p.mirror, "-o", "json"}, more...)...)
+	var found []preflight.Finding
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		t.Fatalf("exit %d: %v\n%s%s", code, err, out, errs)
+	}
+	return found, code
+}
+
+// allRights: nothing fails, and nothing is changed.
+func (p *looker) allRights(t *testing.T) {
+	before := metadataRecords(t, p.dst)
+	found, code := p.look(t, "--kafka-version", "4.4.0")
 	for _, f := range found {
 		if f.Level == preflight.Fail || strings.Contains(f.Check, "rights") && f.Level != preflight.OK || f.Detail == "" {
-			t.Errorf("with all rights: %+v", f)
+			t.Errorf("%+v", f)
 		}
 		t.Logf("%s %s: %s", f.Level, f.Check, f.Detail)
 	}
@@ -58,65 +79,78 @@ func TestPreflight(t *testing.T) {
 	if code != 0 || len(found) < 25 {
 		t.Errorf("exit %d with %d lines", code, len(found))
 	}
-	if after := metadataRecords(t, dst); after != before {
+	if after := metadataRecords(t, p.dst); after != before {
 		t.Errorf("%d records in the metadata log before, %d after", before, after)
 	}
+}
+
+// lessRights: each right that is taken away is named.
+func (p *looker) lessRights(t *testing.T) {
 	for _, c := range []struct {
-		cluster *testkafka.Cluster
-		user    string
-		acl     acl
-		level   string
-		named   string // "" for that of the ACL
+		acl   acl
+		level string
+		named string // where it is not the ACL's name
 	}{
-		{dst, kmirrorUser, acl{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"CLUSTER", "kafka-cluster", "ALTER"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"CLUSTER", "kafka-cluster", "CREATE"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"CLUSTER", "kafka-cluster", "ALTER_CONFIGS"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TOPIC", "__mirror_state", "WRITE"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TOPIC", "*", "READ"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TOPIC", "*", "ALTER"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TOPIC", "*", "ALTER_CONFIGS"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TRANSACTIONAL_ID", "kmirror-*", "WRITE"}, preflight.Fail, ""},
-		{dst, kmirrorUser, acl{"TRANSACTIONAL_ID", "*", "DESCRIBE"}, preflight.Warn, ""},
-		{dst, kmirrorUser, acl{"GROUP", "*", "READ"}, preflight.Fail, "READ on GROUP kmirror-state-*"},
-		{src, mirrorUser, acl{"TOPIC", "*", "DESCRIBE_CONFIGS"}, preflight.Fail, ""},
-		{src, mirrorUser, acl{"GROUP", "*", "DESCRIBE"}, preflight.Warn, ""},
-		{src, mirrorUser, acl{"CLUSTER", "kafka-cluster", "DESCRIBE"}, preflight.Warn, ""},
+		{acl{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION"}, preflight.Fail, ""},
+		{acl{"CLUSTER", "kafka-cluster", "ALTER"}, preflight.Fail, ""},
+		{acl{"CLUSTER", "kafka-cluster", "CREATE"}, preflight.Fail, ""},
+		{acl{"CLUSTER", "kafka-cluster", "ALTER_CONFIGS"}, preflight.Fail, ""},
+		{acl{"TOPIC", "__mirror_state", "WRITE"}, preflight.Fail, ""},
+		{acl{"TOPIC", "*", "READ"}, preflight.Fail, ""},
+		{acl{"TOPIC", "*", "ALTER"}, preflight.Fail, ""},
+		{acl{"TOPIC", "*", "ALTER_CONFIGS"}, preflight.Fail, ""},
+		{acl{"TRANSACTIONAL_ID", "kmirror-*", "WRITE"}, preflight.Fail, ""},
+		{acl{"TRANSACTIONAL_ID", "*", "DESCRIBE"}, preflight.Warn, ""},
+		{acl{"GROUP", "*", "READ"}, preflight.Fail, "READ on GROUP kmirror-state-*"},
 	} {
-		named := c.named
-		if named == "" {
-			named = fmt.Sprintf("%s on %s %s", c.acl.operation, c.acl.resource, c.acl.name)
-		}
-		withdraw(t, c.cluster, c.user, c.acl)
-		eventually(t, 20*time.Second, named+" missing", func() error {
-			found, code := look()
-			for _, f := range found {
-				if f.Level == c.level && strings.Contains(f.Detail, named+" is missing") && f.Hint != "" {
-					if want := map[string]int{preflight.Fail: admin.ExitRefused}[c.level]; code != want {
-						return fmt.Errorf("exit %d, want %d", code, want)
-					}
-					return nil
-				}
-			}
-			return fmt.Errorf("not named in %+v", found)
-		})
-		grant(t, c.cluster, c.user, c.acl)
+		p.without(t, p.dst, kmirrorUser, c.acl, c.level, c.named)
 	}
-	s.rewrite("node_ids: [9001, 9002]", "node_ids: [1, 9002]")
-	if found, code := look(); code != admin.ExitRefused || !says(found, preflight.Fail, "1 is a real broker") {
+	for _, c := range []struct {
+		acl   acl
+		level string
+	}{
+		{acl{"TOPIC", "*", "DESCRIBE_CONFIGS"}, preflight.Fail},
+		{acl{"GROUP", "*", "DESCRIBE"}, preflight.Warn},
+		{acl{"CLUSTER", "kafka-cluster", "DESCRIBE"}, preflight.Warn},
+	} {
+		p.without(t, p.src, mirrorUser, c.acl, c.level, "")
+	}
+}
+
+// without takes a right away until it is named, and gives it back.
+func (p *looker) without(t *testing.T, c *testkafka.Cluster, user string, a acl, level, named string) {
+	t.Helper()
+	named = cmp.Or(named, fmt.Sprintf("%s on %s %s", a.operation, a.resource, a.name))
+	want := map[string]int{preflight.Fail: admin.ExitRefused}[level]
+	withdraw(t, c, user, a)
+	eventually(t, 20*time.Second, named+" missing", func() error {
+		found, code := p.look(t)
+		if !says(found, level, named+" is missing") || code != want {
+			return fmt.Errorf("exit %d, want %d: %+v", code, want, found)
+		}
+		return nil
+	})
+	grant(t, c, user, a)
+}
+
+// misconfigured: what is wrong in kmirror.yaml is named.
+func (p *looker) misconfigured(t *testing.T) {
+	p.s.rewrite("node_ids: [9001, 9002]", "node_ids: [1, 9002]")
+	if found, code := p.look(t); code != admin.ExitRefused || !says(found, preflight.Fail, "1 is a real broker") {
 		t.Errorf("another's node id: exit %d, %+v", code, found)
 	}
-	s.rewrite("node_ids: [1, 9002]", "node_ids: [9001, 9002]")
-	s.rewrite("name: CLIENT", "name: OTHER")
-	if found, code := look(); code != admin.ExitRefused || !says(found, preflight.Fail, "does not name: CLIENT") {
+	p.s.rewrite("node_ids: [1, 9002]", "node_ids: [9001, 9002]")
+	p.s.rewrite("name: CLIENT", "name: OTHER")
+	if found, code := p.look(t); code != admin.ExitRefused || !says(found, preflight.Fail, "does not name: CLIENT") {
 		t.Errorf("a listener less: exit %d, %+v", code, found)
 	}
-	s.rewrite(dst.Bootstrap("CLIENT")[0], fmt.Sprintf("127.0.0.1:%d", freePort(t)))
-	if found, code := look(); code != admin.ExitUnreachable || !says(found, preflight.Fail, "") {
+	p.s.rewrite(p.dst.Bootstrap("CLIENT")[0], fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+	if found, code := p.look(t); code != admin.ExitUnreachable || !says(found, preflight.Fail, "") {
 		t.Errorf("nobody there: exit %d, %+v", code, found)
 	}
 }
 
+// says reports whether a line of a level holds a text.
 func says(found []preflight.Finding, level, part string) bool {
 	for _, f := range found {
 		if f.Level == level && strings.Contains(f.Detail, part) {

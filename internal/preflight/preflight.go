@@ -38,11 +38,6 @@ type Report struct {
 	Unreachable bool      `json:"unreachable"`
 }
 
-// Failed reports whether anything is Fail.
-func (r *Report) Failed() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == Fail })
-}
-
 func (r *Report) ok(check, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Check: check, Level: OK, Detail: fmt.Sprintf(format, args...)})
 }

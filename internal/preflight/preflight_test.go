@@ -136,9 +136,6 @@ func TestJudge(t *testing.T) {
 	wants(t, "missing", got, "warn x rights: READ on GROUP * is missing: groups are not synced")
 	wants(t, "there", report(func(r *Report) { r.judge("x", x, kerr.NotCoordinator.Code, nil) }), "ok x rights: READ on GROUP *")
 	wants(t, "unknown", report(func(r *Report) { r.judge("x", x, 0, kerr.RequestTimedOut) }), "warn x rights: READ on GROUP *: not known")
-	if r := (&Report{Findings: []Finding{{Level: Warn}}}); r.Failed() {
-		t.Error("a warning is no failure")
-	}
 	if names := some([]string{"f", "e", "d", "c", "b", "a"}); names != "a, b, c, d, e and 1 more" {
 		t.Error(names)
 	}
