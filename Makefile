@@ -5,11 +5,11 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# make test ends inside 50 minutes, whatever hangs: 5 for set-up and lint, then these. A package that hangs is told to
+# make test ends inside 50 minutes, whatever hangs: 3 for set-up and lint, then these. A package that hangs is told to
 # show its goroutines before all of it is killed.
 UNIT_LIMIT ?= 6m
-KAFKA_LIMIT ?= 39m
-KAFKA_TIMEOUT ?= 37m
+KAFKA_LIMIT ?= 41m
+KAFKA_TIMEOUT ?= 40m
 FUZZTIME ?= 10s
 
 .PHONY: build demo test unit kafka faults processes long lint bench fuzz setup clean

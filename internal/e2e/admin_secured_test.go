@@ -24,6 +24,7 @@ type guarded struct {
 
 // TestAdminSecured runs two processes that know each other, and operators, by their certificates.
 func TestAdminSecured(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}

@@ -16,6 +16,7 @@ import (
 // TestGatewaySecure: with TLS, SASL and an authorizer clients are behind the gateway who they are in front of it, and log in again when
 // the broker wants them to.
 func TestGatewaySecure(t *testing.T) {
+	onlyInLong(t)
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}

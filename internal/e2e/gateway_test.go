@@ -62,6 +62,7 @@ type gatewayBed struct {
 
 // TestGateway has every client work through the gateway alone, on a cluster whose own addresses are watched.
 func TestGateway(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}

@@ -21,6 +21,7 @@ import (
 
 // TestPreflight looks at secure clusters with the documented rights, and with one right less at a time.
 func TestPreflight(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
