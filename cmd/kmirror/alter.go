@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kmirror/internal/admin"
-	"kmirror/internal/clientconf"
 )
 
 func newAlterCommand(c *cli) *cobra.Command {
@@ -39,15 +38,9 @@ type alterResult struct {
 }
 
 func (c *cli) alter(ctx context.Context, mirror, file string) error {
-	props, err := readProperties(file)
+	props, err := c.mirrorFile(mirror, file)
 	if err != nil {
 		return err
-	}
-	if err := admin.CheckMirror(mirror, props); err != nil {
-		return err
-	}
-	for _, w := range clientconf.Warnings(props) {
-		c.note("warning: %s: %s", file, w)
 	}
 	client, err := c.client()
 	if err != nil {

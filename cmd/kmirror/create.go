@@ -53,15 +53,9 @@ type createResult struct {
 }
 
 func (c *cli) create(ctx context.Context, mirror, file string) error {
-	props, err := readProperties(file)
+	props, err := c.mirrorFile(mirror, file)
 	if err != nil {
 		return err
-	}
-	if err := admin.CheckMirror(mirror, props); err != nil {
-		return err
-	}
-	for _, w := range clientconf.Warnings(props) {
-		c.note("warning: %s: %s", file, w)
 	}
 	client, err := c.client()
 	if err != nil {
@@ -89,6 +83,21 @@ func (c *cli) create(ctx context.Context, mirror, file string) error {
 			fmt.Fprintf(w, "mirror %s is there. Next: kmirror start --mirror %s --topics LIST\n", mirror, mirror)
 		}
 	})
+}
+
+// mirrorFile reads the properties of a mirror, checks what can be checked without the source, and warns of what has no effect.
+func (c *cli) mirrorFile(mirror, file string) (map[string]string, error) {
+	props, err := readProperties(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := admin.CheckMirror(mirror, props); err != nil {
+		return nil, err
+	}
+	for _, w := range clientconf.Warnings(props) {
+		c.note("warning: %s: %s", file, w)
+	}
+	return props, nil
 }
 
 // createPlan tells what create would send. It asks for the mirrors that exist and changes nothing.
