@@ -157,7 +157,7 @@ func loadConfig(path string, env []string) (*Config, error) {
 	}
 	c, err := parseConfig(text, env)
 	if err != nil {
-		return nil, usageError(path+": "+err.Error(), "correct the file or the environment; keys are listed in the reference")
+		return nil, usageError(path+": "+err.Error(), "correct the file or the environment; docs/operations.md lists all keys")
 	}
 	return c, nil
 }

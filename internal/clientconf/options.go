@@ -198,13 +198,21 @@ var understood = []string{
 	"ssl.keystore.password", "ssl.endpoint.identification.algorithm", "ssl.enabled.protocols", "ssl.protocol",
 }
 
+// mirrorKeys are the properties of a mirror that others read; internal/filters and the data path have their meaning.
+var mirrorKeys = []string{
+	"mirror.source.cluster.id", "mirror.topics.include", "mirror.topics.exclude", "mirror.groups.include", "mirror.groups.exclude",
+	"mirror.acls.include", "mirror.acls.prune", "mirror.topic.properties.exclude", "mirror.metadata.refresh.interval.ms",
+	"mirror.num.replica.fetchers", "mirror.fetch.wait.max.ms", "mirror.fetch.min.bytes", "mirror.fetch.response.max.bytes",
+	"mirror.fetch.max.bytes", "mirror.throttle.bytes.per.second",
+}
+
 // Warnings returns a sentence for each property that has no effect. Nothing is resolved.
 func Warnings(props map[string]string) []string {
 	sasl := usesSASL(props)
 	p, _ := securityProtocol(props)
 	var out []string
 	for key := range props {
-		known := slices.Contains(understood, key) || strings.HasPrefix(key, "mirror.") ||
+		known := slices.Contains(understood, key) || slices.Contains(mirrorKeys, key) || strings.HasPrefix(key, RemoteAdminPrefix) ||
 			slices.ContainsFunc(timeouts, func(t timeout) bool { return t.key == key })
 		switch {
 		case !known:
