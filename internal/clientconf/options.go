@@ -17,6 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"kmirror/internal/filters"
 )
 
 // Options returns the options of a client, and a warning for each property that has no effect. bootstrap.servers may be
@@ -198,13 +200,11 @@ var understood = []string{
 	"ssl.keystore.password", "ssl.endpoint.identification.algorithm", "ssl.enabled.protocols", "ssl.protocol",
 }
 
-// mirrorKeys are the properties of a mirror that others read; internal/filters and the data path have their meaning.
-var mirrorKeys = []string{
-	"mirror.source.cluster.id", "mirror.topics.include", "mirror.topics.exclude", "mirror.groups.include", "mirror.groups.exclude",
-	"mirror.acls.include", "mirror.acls.prune", "mirror.topic.properties.exclude", "mirror.metadata.refresh.interval.ms",
-	"mirror.num.replica.fetchers", "mirror.fetch.wait.max.ms", "mirror.fetch.min.bytes", "mirror.fetch.response.max.bytes",
-	"mirror.fetch.max.bytes", "mirror.throttle.bytes.per.second",
-}
+// mirrorKeys are the properties of a mirror that others read.
+var mirrorKeys = slices.Concat(filters.Keys, []string{
+	"mirror.source.cluster.id", "mirror.num.replica.fetchers", "mirror.fetch.wait.max.ms", "mirror.fetch.min.bytes",
+	"mirror.fetch.response.max.bytes", "mirror.fetch.max.bytes", "mirror.throttle.bytes.per.second",
+})
 
 // Warnings returns a sentence for each property that has no effect. Nothing is resolved.
 func Warnings(props map[string]string) []string {

@@ -95,14 +95,14 @@ func (w *worker) look(ctx context.Context) time.Duration {
 		w.s.forget(w.name)
 		return lookAgain
 	}
-	due := w.began.Add(min(w.refresh, f.Refresh))
-	if saw := w.signature(def); saw != w.saw && due.After(w.ended.Add(settle)) {
+	due, now := w.began.Add(min(w.refresh, f.Refresh)), w.signature(def)
+	if now != w.saw && due.After(w.ended.Add(settle)) {
 		due = w.ended.Add(settle)
 	}
 	if left := time.Until(due); left > 0 {
 		return left
 	}
-	w.began, w.saw, w.refresh = time.Now(), w.signature(def), f.Refresh-rand.N(f.Refresh/20)
+	w.began, w.saw, w.refresh = time.Now(), now, f.Refresh-rand.N(f.Refresh/20)
 	w.round(ctx, def, f)
 	w.ended = time.Now()
 	return 0
