@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -92,9 +91,9 @@ func (m *Manager) lookAtSources(ctx context.Context) {
 
 // seeSource asks every broker that a mirror's source names: a process may reach its bootstrap servers and not those that it is sent to.
 func (m *Manager) seeSource(ctx context.Context, name string) error {
-	def, ok := m.cfg.Store.Mirror(name)
-	if !ok {
-		return fmt.Errorf("mirror %q is not defined", name)
+	def, err := m.definition(name)
+	if err != nil {
+		return err
 	}
 	cl, err := m.sources.source(name, def.Config)
 	if err != nil {

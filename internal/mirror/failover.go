@@ -108,9 +108,9 @@ func (m *Manager) sourceEnds(ctx context.Context, mirror string, topics []coordi
 
 // askSourceEnds asks a mirror's source where topics end.
 func (m *Manager) askSourceEnds(ctx context.Context, mirror string, topics []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error) {
-	def, ok := m.cfg.Store.Mirror(mirror)
-	if !ok {
-		return nil, fmt.Errorf("mirror %q is not defined", mirror)
+	def, err := m.definition(mirror)
+	if err != nil {
+		return nil, err
 	}
 	cl, err := m.sources.source(mirror, def.Config)
 	if err != nil {

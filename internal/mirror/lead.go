@@ -97,13 +97,13 @@ func (m *Manager) withSource(ctx context.Context, ids []protocol.PartitionID) ([
 
 // pingSource asks a mirror's source for its brokers.
 func (m *Manager) pingSource(ctx context.Context, name string) error {
-	def, ok := m.cfg.Store.Mirror(name)
-	if !ok {
-		return fmt.Errorf("mirror %q is not defined", name)
+	def, err := m.definition(name)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
-	_, err := m.sources.clusterOf(ctx, name, def.Config)
+	_, err = m.sources.clusterOf(ctx, name, def.Config)
 	return err
 }
 
@@ -211,20 +211,31 @@ func (m *Manager) joinAll(ctx context.Context, join map[int32][]protocol.Partiti
 
 // await blocks until ok holds for every partition in the image; partitions that are gone count as done.
 func (m *Manager) await(ctx context.Context, ids []protocol.PartitionID, what string, ok func(protocol.PartitionID, *kraft.Partition) bool) error {
-	for {
-		changed := m.cfg.Destination.Changed()
-		img, left := m.cfg.Destination.Image(), 0
+	left := 0
+	if err := m.awaitImage(ctx, func(img *kraft.Image) bool {
+		left = 0
 		for _, id := range ids {
 			if ip := img.Partition(id); ip != nil && !ok(id, ip) {
 				left++
 			}
 		}
-		if left == 0 {
+		return left == 0
+	}); err != nil {
+		return fmt.Errorf("%s of %d partitions not seen in the metadata log: %w", what, left, err)
+	}
+	return nil
+}
+
+// awaitImage waits until seen is content with the image. The error is ctx's.
+func (m *Manager) awaitImage(ctx context.Context, seen func(*kraft.Image) bool) error {
+	for {
+		changed := m.cfg.Destination.Changed()
+		if seen(m.cfg.Destination.Image()) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s of %d partitions not seen in the metadata log: %w", what, left, ctx.Err())
+			return ctx.Err()
 		case <-changed:
 		}
 	}

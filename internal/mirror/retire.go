@@ -96,18 +96,11 @@ func (m *Manager) named(img *kraft.Image) []string {
 }
 
 func (m *Manager) awaitNobodyNamesUs(ctx context.Context) error {
-	for {
-		changed := m.cfg.Destination.Changed()
-		left := m.named(m.cfg.Destination.Image())
-		if len(left) == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return &admin.Error{Code: kip1279.RequestTimedOut,
-				Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
-				Hint:    "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
-		case <-changed:
-		}
+	var left []string
+	if m.awaitImage(ctx, func(img *kraft.Image) bool { left = m.named(img); return len(left) == 0 }) == nil {
+		return nil
 	}
+	return &admin.Error{Code: kip1279.RequestTimedOut,
+		Message: fmt.Sprintf("%d partitions still name node ids of this process, %s among them", len(left), left[0]),
+		Hint:    "see kmirror describe for what they wait for; the same command again goes on", Exit: admin.ExitIncomplete}
 }

@@ -86,6 +86,15 @@ func (s *sources) source(name string, config map[string]string) (*kadm.Client, e
 	return kadm.NewClient(cl), nil
 }
 
+// definition returns a mirror's definition; an error where there is none.
+func (m *Manager) definition(mirror string) (coordinator.Mirror, error) {
+	def, ok := m.cfg.Store.Mirror(mirror)
+	if !ok {
+		return def, fmt.Errorf("mirror %q is not defined", mirror)
+	}
+	return def, nil
+}
+
 // sourceClient returns the client of a mirror's source that source wraps.
 func (s *sources) sourceClient(name string, config map[string]string) (*kgo.Client, error) {
 	return s.get("mirror "+name, connections(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })

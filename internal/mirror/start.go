@@ -384,8 +384,7 @@ func (s *startRun) put(ctx context.Context, t coordinator.Topic, known *coordina
 // unchanged refuses to go on from what another call has changed meanwhile (KIP-1279: 145 where the topic changed since it was judged).
 func (s *startRun) unchanged(known *coordinator.Topic, name string) error {
 	now, ok := s.m.cfg.Store.TopicByName(name)
-	if ok == (known != nil) && (!ok || now.TopicID == known.TopicID && now.Mirror == known.Mirror && now.Desired == known.Desired &&
-		now.Started.Equal(known.Started)) {
+	if ok == (known != nil) && (!ok || sameStart(now, *known) && now.Desired == known.Desired) {
 		return nil
 	}
 	return &admin.Error{Code: kip1279.InvalidClusterMirrorStates,

@@ -24,9 +24,9 @@ import (
 
 // SourceClient returns the client of a mirror's source, which is not the caller's to close.
 func (m *Manager) SourceClient(mirror string) (*kgo.Client, error) {
-	def, ok := m.cfg.Store.Mirror(mirror)
-	if !ok {
-		return nil, fmt.Errorf("mirror %q is not defined", mirror)
+	def, err := m.definition(mirror)
+	if err != nil {
+		return nil, err
 	}
 	return m.sources.sourceClient(mirror, def.Config)
 }
@@ -37,9 +37,9 @@ func (m *Manager) DestinationClient() (*kgo.Client, error) { return m.sources.de
 // SourceCluster asks a mirror's source for its cluster id. Where that is not the mirror's, the next one who asks begins at the source's
 // addresses again: a client stays with the brokers of the cluster that it has come to.
 func (m *Manager) SourceCluster(ctx context.Context, mirror string) (string, error) {
-	def, ok := m.cfg.Store.Mirror(mirror)
-	if !ok {
-		return "", fmt.Errorf("mirror %q is not defined", mirror)
+	def, err := m.definition(mirror)
+	if err != nil {
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, taskLimit)
 	defer cancel()
@@ -114,8 +114,7 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 // nothing of the source is brought to it.
 func (m *Manager) still(t coordinator.Topic) (coordinator.Topic, bool) {
 	now, ok := m.cfg.Store.TopicByName(t.Name)
-	return now, ok && now.TopicID == t.TopicID && now.Mirror == t.Mirror && now.Started.Equal(t.Started) &&
-		(now.Desired != statemachine.Stopped || now.Draining(m.cfg.Store.State))
+	return now, ok && sameStart(now, t) && (now.Desired != statemachine.Stopped || now.Draining(m.cfg.Store.State))
 }
 
 // createPartitions adds partitions to a topic of the destination and waits until the image shows them.
@@ -128,26 +127,23 @@ func (m *Manager) createPartitions(ctx context.Context, img *kraft.Image, t coor
 	if err := m.cfg.Destination.CreatePartitions(ctx, t.Name, partitions, m.place(img, partitions, rf)[have:]); err != nil {
 		return err
 	}
-	for {
-		changed := m.cfg.Destination.Changed()
-		if it := m.cfg.Destination.Image().Topics[t.TopicID]; it == nil || len(it.Partitions) >= int(partitions) {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the new partitions of %s: %w", t.Name, ctx.Err())
-		}
+	if err := m.awaitImage(ctx, func(img *kraft.Image) bool {
+		it := img.Topics[t.TopicID]
+		return it == nil || len(it.Partitions) >= int(partitions)
+	}); err != nil {
+		return fmt.Errorf("wait for the new partitions of %s: %w", t.Name, err)
 	}
+	return nil
 }
 
 // SyncConfigs sets and removes configs of mirror topics; the two that the lock overwrites are remembered instead. One that the
 // destination refuses, since it does not know it or its value, does not keep the others of its topic from being set.
 func (m *Manager) SyncConfigs(ctx context.Context, changes []metasync.ConfigChange) error {
-	for _, c := range changes[:min(1, len(changes))] { // all are of one mirror
-		if err := m.cfg.Store.Fresh(ctx, c.Topic.Mirror); err != nil {
-			return err
-		}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := m.cfg.Store.Fresh(ctx, changes[0].Topic.Mirror); err != nil { // all are of one mirror
+		return err
 	}
 	errs, g := make([]error, len(changes)), errgroup.Group{}
 	g.SetLimit(writers)
@@ -251,9 +247,9 @@ func (m *Manager) defaultMinISR(ctx context.Context) (int, error) {
 // Loops tells which topics the source of a mirror mirrors from the destination and is active with, and how that stands. ids are the
 // source's topics.
 func (m *Manager) Loops(ctx context.Context, mirror string, ids map[string]protocol.UUID) (map[string]string, error) {
-	def, ok := m.cfg.Store.Mirror(mirror)
-	if !ok {
-		return nil, fmt.Errorf("mirror %q is not defined", mirror)
+	def, err := m.definition(mirror)
+	if err != nil {
+		return nil, err
 	}
 	details := kadm.TopicDetails{}
 	for name, id := range ids {
@@ -271,7 +267,7 @@ func (m *Manager) GroupsSynced(ctx context.Context, topics []coordinator.Topic, 
 	var put []coordinator.Topic
 	for _, t := range topics {
 		now, ok := m.cfg.Store.TopicByName(t.Name)
-		if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || !now.Drain || !now.Started.Equal(t.Started) {
+		if !ok || !sameStart(now, t) || !now.Drain {
 			continue
 		}
 		if now.GroupsDone = true; whyNot != "" {

@@ -129,6 +129,11 @@ func (m *Manager) takenOver(t coordinator.Topic) bool {
 	return ok && now.TopicID == t.TopicID && now.Mirror != t.Mirror
 }
 
+// sameStart reports whether two records are of one topic of one mirror, not started anew in between.
+func sameStart(a, b coordinator.Topic) bool {
+	return a.TopicID == b.TopicID && a.Mirror == b.Mirror && a.Started.Equal(b.Started)
+}
+
 // note stores what the loop has found of topics, together: that they are drained, or have grown back. One that an operator's call has
 // changed meanwhile is left as it is.
 func (m *Manager) note(ctx context.Context, topics ...coordinator.Topic) error {
@@ -137,7 +142,7 @@ func (m *Manager) note(ctx context.Context, topics ...coordinator.Topic) error {
 	var put []coordinator.Topic
 	for _, t := range topics {
 		now, ok := m.cfg.Store.TopicByName(t.Name)
-		if !ok || now.TopicID != t.TopicID || now.Mirror != t.Mirror || now.Desired != t.Desired || !now.Started.Equal(t.Started) {
+		if !ok || !sameStart(now, t) || now.Desired != t.Desired {
 			continue
 		}
 		now.Drain, now.Regrow = now.Drain && t.Drain, now.Regrow && t.Regrow
