@@ -40,6 +40,9 @@ func (j *job) acls(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
+	if err := j.stillSource(ctx); err != nil {
+		return err
+	}
 	plan := planACLs(source, destination, j.s.cfg.Store.ACLs(j.def.Name), j.f.ACL, j.f.PruneAll)
 	return errors.Join(j.createACLs(ctx, plan.create), j.deleteACLs(ctx, plan.drop, "the source has it no more"),
 		j.deleteACLs(ctx, plan.prune, "the source does not have it, and mirror.acls.prune is all"))

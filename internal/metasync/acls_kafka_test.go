@@ -191,7 +191,12 @@ func (w *aclWorld) job(src, dst *kgo.Client, config map[string]string) *job {
 	}
 	w.log.Reset()
 	w.seen.take()
-	return &job{s: &Syncer{cfg: Config{Store: w.store, Observer: &w.seen}}, def: coordinator.Mirror{Name: "m", Config: config}, f: f,
+	cluster, err := kadm.NewClient(src).BrokerMetadata(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	def := coordinator.Mirror{Name: "m", SourceClusterID: cluster.Cluster, Config: config}
+	return &job{s: &Syncer{cfg: Config{Store: w.store, Observer: &w.seen}}, def: def, f: f,
 		log: slog.New(slog.NewTextHandler(&w.log, nil)), srcClient: src, dstClient: dst}
 }
 

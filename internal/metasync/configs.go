@@ -49,6 +49,9 @@ func (j *job) configs(ctx context.Context) error {
 	if len(changes) == 0 {
 		return bounded(errs)
 	}
+	if err := j.stillSource(ctx); err != nil {
+		return err
+	}
 	for _, c := range changes {
 		j.log.Info("configs differ from the source's, changing them", "topic", c.Topic.Name, "set", c.Set, "remove", c.Remove)
 	}

@@ -121,7 +121,12 @@ func (j *job) syncOffsets(ctx context.Context, f flavor) error {
 	if hook := j.w.groups.beforeWrite; hook != nil {
 		hook(f.kind)
 	}
-	o.writeAll(ctx, writes, flow)
+	if len(writes) > 0 {
+		if err := j.stillSource(ctx); err != nil {
+			return err
+		}
+		o.writeAll(ctx, writes, flow)
+	}
 	o.report(len(src), len(dst))
 	return o.fails.err()
 }

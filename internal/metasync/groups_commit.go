@@ -81,9 +81,6 @@ func (j *job) flowNow(ctx context.Context) (flow, error) {
 
 // writeAll stores offsets, group by group.
 func (o *offsetSync) writeAll(ctx context.Context, writes map[string]commits, flow flow) {
-	if len(writes) == 0 {
-		return
-	}
 	found := o.coordinators(ctx, slices.Collect(maps.Keys(writes))...)
 	var work errgroup.Group
 	work.SetLimit(writesAtOnce)

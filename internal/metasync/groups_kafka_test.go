@@ -34,6 +34,7 @@ func TestGroupsOnKafka(t *testing.T) {
 		{"active", testActiveGroup},
 		{"turns_active", testGroupTurnsActive},
 		{"stopped", testTopicStopped},
+		{"another_cluster", testAnotherCluster},
 		{"last", testLastSync},
 		{"moved", testMovedCoordinator},
 		{"refused", testRefusedGroup},
@@ -197,6 +198,24 @@ func testTopicStopped(t *testing.T, b *bed) {
 	if got := b.dstSent.take(); len(got) > 0 {
 		t.Errorf("nothing flows, but the destination was asked: %v", got)
 	}
+}
+
+// testAnotherCluster: the source's client comes to another cluster after the round has begun. Nothing that was read is written.
+func testAnotherCluster(t *testing.T, b *bed) {
+	b.topic(t, "another", 1, 20, 20)
+	b.only(t, "another")
+	b.commit(t, b.srcAdm, "another-app", "another", 0, commit{3, 0, ""})
+	b.dstSent.take()
+	_, err := b.round(t, "another", func(j *job, ctx context.Context) error {
+		b.w.groups.beforeWrite = func(string) { j.def.SourceClusterID = "another" }
+		return j.groups(ctx)
+	})
+	b.w.groups.beforeWrite = nil
+	if !errors.Is(err, errWrongCluster) {
+		t.Errorf("got %v", err)
+	}
+	expect(t, "commits", b.dstSent.take()["OffsetCommit"], 0)
+	expectCounts(t, b.sync(t, "another"), map[string]int{"changed groups": 1})
 }
 
 // testMovedCoordinator: a write that has to be tried again looks at what flows first.

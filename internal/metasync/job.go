@@ -7,7 +7,9 @@ import (
 	"log/slog"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
@@ -56,6 +58,25 @@ func (w *worker) job(ctx context.Context, def coordinator.Mirror, f *filters.Fil
 	}
 	j.src, j.dst = kadm.NewClient(j.srcClient), kadm.NewClient(j.dstClient)
 	return j, nil
+}
+
+// stillSource makes sure that what this round has read came from the mirror's source, before anything is changed by it: a client goes to
+// wherever the source's addresses lead when its brokers have died, also in the middle of a round. It does not come back by itself, so
+// one that is right now was right all the time.
+func (j *job) stillSource(ctx context.Context) error {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // none; nil would be all
+	resp, err := req.RequestWith(ctx, j.srcClient)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("whether the source is still the same is not known: %w", err)
+	case resp.ClusterID == nil || *resp.ClusterID != j.def.SourceClusterID:
+		return fmt.Errorf("%w since the round began: nothing of it is synced", errWrongCluster)
+	}
+	return nil
 }
 
 // changed counts changes that were made at the destination.

@@ -52,6 +52,9 @@ func (j *job) topics(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list topics of the source: %w", err)
 	}
+	if err := j.stillSource(ctx); err != nil {
+		return err
+	}
 	// In this order: what has ended does not grow, nor does what goes round in a loop.
 	return errors.Join(j.ends(ctx, source), j.loops(ctx, source), j.grow(ctx, source), j.discover(ctx, source))
 }
@@ -90,6 +93,9 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 	}
 	if len(reasons) == 0 {
 		return err
+	}
+	if failed := j.stillSource(ctx); failed != nil {
+		return errors.Join(err, failed)
 	}
 	if failed := j.s.cfg.Mirrors.EndTopics(ctx, j.def.Name, reasons); failed != nil {
 		return errors.Join(err, failed)
