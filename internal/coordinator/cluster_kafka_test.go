@@ -187,6 +187,7 @@ func TestProcessesShareTheState(t *testing.T) {
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring, Partitions: 60}
 	for _, s := range []*Store{a, b} {
 		topic.Overwrite = !topic.Overwrite
+		must(t, s.Fresh(limit(t, 10*time.Second), "dc1")) // a topic that was not read replaces what this process knows of
 		must(t, s.PutTopic(limit(t, 10*time.Second), topic))
 		if got, _ := s.TopicByName("orders"); got.Overwrite != topic.Overwrite {
 			t.Error("a topic does not show where it was written")
