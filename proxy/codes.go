@@ -9,6 +9,7 @@ const (
 	codeCoordinatorNotAvailable int16 = 15
 	codeTopicAuthorization      int16 = 29
 	codeClusterAuthorization    int16 = 31
+	codeUnsupportedMechanism    int16 = 33 // UNSUPPORTED_SASL_MECHANISM
 	codeUnsupportedVersion            = 35
 	codeInvalidRequest          int16 = 42
 	codePolicyViolation         int16 = 44

@@ -61,11 +61,9 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 // relay forwards what we don't look into.
 func (c *conn) relay(h protocol.RequestHeader, frame []byte, start time.Time) error {
 	if h.Key == keySaslHandshake || h.Key == keySaslAuthenticate {
-		if h.Key == keySaslHandshake && h.Version == 0 {
-			// What follows version 0 are bare tokens, which no request can be told from.
-			return closef("sasl version", "SaslHandshake version 0 can't be relayed: the client is older than Kafka 1.0")
+		if err := c.beginSASL(h, frame); err != nil {
+			return err
 		}
-		c.sasl = true
 	}
 	return c.forward(h, frame, start, false)
 }

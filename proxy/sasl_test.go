@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -68,6 +69,24 @@ func TestSASLComesFirst(t *testing.T) {
 	t.Run("version 0 is refused", func(t *testing.T) {
 		c := newWorld(t, withSASL).dial()
 		c.send(1, kmsg.NewPtrSASLHandshakeRequest())
+		c.closed()
+	})
+	t.Run("GSSAPI is refused, with what there is else", func(t *testing.T) {
+		w := newWorld(t, withSASL)
+		for _, b := range w.brokers {
+			b.on(func(protocol.RequestHeader, []byte) kmsg.Response {
+				resp := kmsg.NewPtrSASLHandshakeResponse()
+				resp.SupportedMechanisms = []string{"GSSAPI", "PLAIN"}
+				return resp
+			})
+		}
+		c := w.dial()
+		req := handshakeRequest().(*kmsg.SASLHandshakeRequest)
+		req.Mechanism = "GSSAPI"
+		resp := c.ask(req).(*kmsg.SASLHandshakeResponse)
+		if resp.ErrorCode != codeUnsupportedMechanism || !slices.Equal(resp.SupportedMechanisms, []string{"PLAIN"}) {
+			t.Errorf("%+v", resp)
+		}
 		c.closed()
 	})
 	t.Run("an authenticated connection is not replaced", func(t *testing.T) {

@@ -1,14 +1,22 @@
 package e2e
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"kmirror/internal/testkafka"
 )
@@ -24,7 +32,7 @@ func TestGatewaySecure(t *testing.T) {
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
 	createTopic(t, src, "ro", 1, nil)
 	produce(t, client(t, src), "ro", 1, 100, 100)
-	dst := secureCluster(t, testkafka.Options{Name: "dst", Properties: map[string]string{"connections.max.reauth.ms": "4000"}}, kmirrorUser, "Rights at the destination")
+	dst := secureCluster(t, testkafka.Options{Name: "dst", Properties: mechanisms()}, kmirrorUser, "Rights at the destination")
 	createTopic(t, dst, "rw", 1, nil)
 	yaml, first := gatewayYAML(t, "localhost")
 	gateway := fmt.Sprintf("localhost:%d", first)
@@ -64,6 +72,36 @@ func TestGatewaySecure(t *testing.T) {
 			t.Errorf("%d records, want 140", n)
 		}
 	})
+	t.Run("every mechanism", func(t *testing.T) {
+		for name, mechanism := range map[string]sasl.Mechanism{
+			"PLAIN": plain.Auth{User: "reader", Pass: "reader-plain"}.AsMechanism(),
+			"OAUTHBEARER": oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+				return oauth.Auth{Token: bearer("reader", 3*time.Second)}, nil
+			}),
+		} {
+			cl := logIn(t, dst, gateway, mechanism, kgo.DisableIdempotentWrite(), kgo.ConsumeTopics("ro"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+			ctx, n := timeout(t, 30*time.Second), 0
+			for n < 100 && ctx.Err() == nil {
+				cl.PollFetches(ctx).EachRecord(func(*kgo.Record) { n++ })
+			}
+			for range 30 { // six seconds: two tokens, or longer than a session
+				if err := cl.Ping(ctx); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			err := cl.ProduceSync(ctx, &kgo.Record{Topic: "rw", Value: []byte("no")}).FirstErr()
+			if n != 100 || !errors.Is(err, kerr.TopicAuthorizationFailed) {
+				t.Errorf("%s: %d records read, want 100; writes: %v", name, n, err)
+			}
+		}
+		for name, token := range map[string]string{"expired": bearer("reader", -time.Minute), "not a token": "x.y."} {
+			login := oauth.Auth{Token: token}.AsMechanism()
+			if err := logIn(t, dst, gateway, login).Ping(timeout(t, 10*time.Second)); err == nil {
+				t.Errorf("%s lets a client in", name)
+			}
+		}
+	})
 	t.Run("kcat and console consumer", func(t *testing.T) {
 		props := dst.Security().Properties("reader")
 		file, err := dst.Security().WriteProperties("reader.properties", props)
@@ -93,4 +131,40 @@ func TestGatewaySecure(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
+}
+
+// mechanisms are the properties of brokers that let clients in by PLAIN and OAUTHBEARER too, with tokens that nobody signed, and want
+// them to log in again every four seconds.
+func mechanisms() map[string]string {
+	const l = "listener.name.client."
+	return map[string]string{
+		"connections.max.reauth.ms":        "4000",
+		l + "sasl.enabled.mechanisms":      "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+		l + "plain.sasl.jaas.config":       `org.apache.kafka.common.security.plain.PlainLoginModule required user_reader="reader-plain";`,
+		l + "oauthbearer.sasl.jaas.config": `org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";`,
+	}
+}
+
+// logIn is a client of the gateway that authenticates by a mechanism other than the cluster's usual one.
+func logIn(t *testing.T, c *testkafka.Cluster, gateway string, mechanism sasl.Mechanism, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if text, err := os.ReadFile(c.Security().CA()); err != nil || !pool.AppendCertsFromPEM(text) {
+		t.Fatalf("authority: %v", err)
+	}
+	cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(gateway), kgo.DialTLSConfig(&tls.Config{RootCAs: pool}), kgo.SASL(mechanism))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+// bearer is a token for OAUTHBEARER of a user, in the form that brokers take where none is verified.
+func bearer(user string, life time.Duration) string {
+	part := func(format string, args ...any) string {
+		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, format, args...))
+	}
+	now := time.Now()
+	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, now.Add(-time.Hour).Unix(), now.Add(life).Unix()) + "."
 }
