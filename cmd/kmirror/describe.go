@@ -100,11 +100,11 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	switch {
 	case f.summary:
 		s := summarize(parts)
-		return c.emit(s, func(w io.Writer) { summaryTable(w, s) })
+		return c.emit(s, func(w io.Writer) { summaryTable(w, s); silentSources(w, s) })
 	case f.failed:
 		return c.emit(parts, func(w io.Writer) { failedTable(w, parts) })
 	}
-	return c.emit(parts, func(w io.Writer) { partitionTable(w, parts); syncTable(w, sync) })
+	return c.emit(parts, func(w io.Writer) { partitionTable(w, parts); syncTable(w, sync); silentSources(w, summarize(parts)) })
 }
 
 // syncStatus asks how the sync of metadata stands, and puts it to the partitions. A kmirror of an earlier version does not know.
@@ -153,7 +153,31 @@ func partitionTable(w io.Writer, parts []admin.PartitionInfo) {
 	fmt.Fprintln(w, "MIRROR\tTOPIC\tPARTITION\tSOURCE-OFFSET\tDESTINATION-OFFSET\tLAG\tSTATE\tLOCKED\tLEADER\tISR-REAL")
 	for _, p := range parts {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Mirror, p.Topic, p.Partition, cell(p.SourceOffset),
-			cell(p.DestinationOffset), cell(p.Lag), p.State, yesNo(p.Locked), cell(p.LeaderNode), ids(p.ISRReal))
+			cell(p.DestinationOffset), lagCell(p.Lag, p.SourceAgeSeconds), p.State, yesNo(p.Locked), cell(p.LeaderNode), ids(p.ISRReal))
+	}
+}
+
+// sourceSilent is the age from which on a lag is shown as what it was: a source that lives answers about every second.
+const sourceSilent = 5 * time.Second
+
+// silent reports whether what is known of a source is old.
+func silent(age *float64) bool { return age != nil && *age > sourceSilent.Seconds() }
+
+// lagCell shows a lag; one of a source that is silent is the least that it can be.
+func lagCell(lag *int64, age *float64) string {
+	if lag != nil && silent(age) {
+		return fmt.Sprintf(">=%d", *lag)
+	}
+	return cell(lag)
+}
+
+// silentSources says which mirrors mirror from a source that is silent, wholly or with some of its brokers.
+func silentSources(w io.Writer, mirrors []mirrorSummary) {
+	for _, s := range mirrors {
+		if silent(s.SourceAgeSeconds) {
+			fmt.Fprintf(w, "\nThe source of mirror %s has not answered for %.0f s, for some partitions at least: lags are what was known then, or more.\n",
+				s.Mirror, *s.SourceAgeSeconds)
+		}
 	}
 }
 
@@ -199,6 +223,8 @@ type mirrorSummary struct {
 	// MaxLag is the largest lag of any partition in records, null where none is known.
 	MaxLag     *int64   `json:"max_lag"`
 	LagSeconds *float64 `json:"lag_seconds"`
+	// SourceAgeSeconds is how long the source has been silent for any partition that is MIRRORING, null where none is.
+	SourceAgeSeconds *float64 `json:"source_age_seconds"`
 	// Unlocked counts partitions of topics that are not locked and not STOPPED: clients can write to them.
 	Unlocked int `json:"unlocked"`
 	// MinISRReal is the least number of real in-sync replicas of any partition, null where none is known.
@@ -229,6 +255,9 @@ func summarize(parts []admin.PartitionInfo) []mirrorSummary {
 		if p.LagSeconds != nil && (s.LagSeconds == nil || *p.LagSeconds > *s.LagSeconds) {
 			s.LagSeconds = new(*p.LagSeconds)
 		}
+		if age := p.SourceAgeSeconds; age != nil && p.State == statemachine.Mirroring.String() && (s.SourceAgeSeconds == nil || *age > *s.SourceAgeSeconds) {
+			s.SourceAgeSeconds = new(*age)
+		}
 		if p.Locked != nil && !*p.Locked && p.State != statemachine.Stopped.String() {
 			s.Unlocked++
 		}
@@ -255,6 +284,7 @@ func summaryTable(w io.Writer, mirrors []mirrorSummary) {
 		if s.LagSeconds != nil {
 			lag = fmt.Sprintf("%.1f", *s.LagSeconds)
 		}
-		fmt.Fprintf(w, "\t%d\t%d\t%s\t%s\t%d\t%s\n", others, s.Lag, cell(s.MaxLag), lag, s.Unlocked, cell(s.MinISRReal))
+		fmt.Fprintf(w, "\t%d\t%s\t%s\t%s\t%d\t%s\n", others, lagCell(&s.Lag, s.SourceAgeSeconds), lagCell(s.MaxLag, s.SourceAgeSeconds), lag, s.Unlocked,
+			cell(s.MinISRReal))
 	}
 }

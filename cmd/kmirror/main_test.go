@@ -345,6 +345,26 @@ func TestListAndDescribe(t *testing.T) {
 	}
 }
 
+// A lag that was heard of long ago is shown as what it is: the least that it can be.
+func TestDescribeOfSilentSource(t *testing.T) {
+	parts := partitions()
+	parts[0].SourceAgeSeconds, parts[1].SourceAgeSeconds = new(12.4), new(99.0)
+	h := newHarness(t, &fakeService{parts: parts})
+	const note = "The source of mirror m has not answered for 12 s"
+	_, stdout, _ := h.run("describe")
+	if !strings.Contains(stdout, " >=1 ") || !strings.Contains(stdout, " >=4 ") || !strings.Contains(stdout, note) {
+		t.Errorf("describe:\n%s", stdout)
+	}
+	_, stdout, _ = h.run("describe", "--summary")
+	if !strings.Contains(stdout, " >=5 ") || !strings.Contains(stdout, note) {
+		t.Errorf("describe --summary:\n%s", stdout)
+	}
+	parts[0].SourceAgeSeconds = new(1.0)
+	if _, stdout, _ = h.run("describe"); strings.Contains(stdout, ">=1") || strings.Contains(stdout, "has not answered") {
+		t.Errorf("describe of a source that answers:\n%s", stdout)
+	}
+}
+
 // The fields of describe -o json are an interface: none may be renamed or left out.
 func TestDescribeJSONIsTheInterface(t *testing.T) {
 	h := newHarness(t, &fakeService{parts: partitions()[2:]})
@@ -363,6 +383,7 @@ func TestDescribeJSONIsTheInterface(t *testing.T) {
     "lag": null,
     "lag_bytes": null,
     "lag_seconds": null,
+    "source_age_seconds": null,
     "source_epoch": null,
     "destination_epoch": null,
     "last_mirrored_epoch": null,

@@ -156,7 +156,7 @@ func fullPartition() PartitionInfo {
 	return PartitionInfo{
 		Mirror: "m", Topic: "t", Partition: 3, State: "FAILED", StateSince: new(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 		SourceTopicID: new("AAAAAAAAAAAAAAAAAAAAAg"), TopicID: new("AAAAAAAAAAAAAAAAAAAAAQ"), SourceOffset: new(int64(10)),
-		DestinationOffset: new(int64(7)), Lag: new(int64(3)), LagBytes: new(int64(0)), LagSeconds: new(1.5),
+		DestinationOffset: new(int64(7)), Lag: new(int64(3)), LagBytes: new(int64(0)), LagSeconds: new(1.5), SourceAgeSeconds: new(0.25),
 		SourceEpoch: new(int32(4)), DestinationEpoch: new(int32(14)), LastMirroredEpoch: new(int32(2)), Locked: new(false),
 		LeaderNode: new(int32(9001)), Process: new("km1:9190"), ISRReal: []int32{1, 2}, Retry: -1, Error: new("e"), Hint: new("h"),
 	}

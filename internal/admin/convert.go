@@ -62,6 +62,7 @@ type partitionExtra struct {
 	TopicID           *string    `json:"topic_id"`
 	LagBytes          *int64     `json:"lag_bytes"`
 	LagSeconds        *float64   `json:"lag_seconds"`
+	SourceAgeSeconds  *float64   `json:"source_age_seconds"`
 	SourceEpoch       *int32     `json:"source_epoch"`
 	DestinationEpoch  *int32     `json:"destination_epoch"`
 	LastMirroredEpoch *int32     `json:"last_mirrored_epoch"`
@@ -191,7 +192,7 @@ func partitionTo(p PartitionInfo) kip1279.DescribedPartition {
 		Lag: orUnknown(p.Lag), StateValue: p.State, RetryAttempt: p.Retry, ErrorMessage: p.Error,
 		Extra: mustJSON(partitionExtra{
 			StateSince: p.StateSince, SourceTopicID: p.SourceTopicID, TopicID: p.TopicID, LagBytes: p.LagBytes,
-			LagSeconds: p.LagSeconds, SourceEpoch: p.SourceEpoch, DestinationEpoch: p.DestinationEpoch,
+			LagSeconds: p.LagSeconds, SourceAgeSeconds: p.SourceAgeSeconds, SourceEpoch: p.SourceEpoch, DestinationEpoch: p.DestinationEpoch,
 			LastMirroredEpoch: p.LastMirroredEpoch, Locked: p.Locked, LeaderNode: p.LeaderNode, Process: p.Process,
 			ISRReal: p.ISRReal, Hint: p.Hint,
 		}),
@@ -206,7 +207,7 @@ func partitionFrom(mirror, topic string, d kip1279.DescribedPartition) (Partitio
 	return PartitionInfo{
 		Mirror: mirror, Topic: topic, Partition: d.PartitionIndex, State: d.StateValue, StateSince: x.StateSince,
 		SourceTopicID: x.SourceTopicID, TopicID: x.TopicID, SourceOffset: known(d.SourceOffset),
-		DestinationOffset: known(d.DestinationOffset), Lag: known(d.Lag), LagBytes: x.LagBytes, LagSeconds: x.LagSeconds,
+		DestinationOffset: known(d.DestinationOffset), Lag: known(d.Lag), LagBytes: x.LagBytes, LagSeconds: x.LagSeconds, SourceAgeSeconds: x.SourceAgeSeconds,
 		SourceEpoch: x.SourceEpoch, DestinationEpoch: x.DestinationEpoch, LastMirroredEpoch: x.LastMirroredEpoch,
 		Locked: x.Locked, LeaderNode: x.LeaderNode, Process: x.Process, ISRReal: x.ISRReal, Retry: d.RetryAttempt,
 		Error: d.ErrorMessage, Hint: x.Hint,

@@ -161,12 +161,14 @@ type PartitionInfo struct {
 	Lag               *int64     `json:"lag"`
 	LagBytes          *int64     `json:"lag_bytes"`
 	LagSeconds        *float64   `json:"lag_seconds"`
-	SourceEpoch       *int32     `json:"source_epoch"`
-	DestinationEpoch  *int32     `json:"destination_epoch"`
-	LastMirroredEpoch *int32     `json:"last_mirrored_epoch"`
-	Locked            *bool      `json:"locked"`
-	LeaderNode        *int32     `json:"leader_node"`
-	Process           *string    `json:"process"`
+	// SourceAgeSeconds is how long ago the source last said where its log ends: SourceOffset and the lags are those of then.
+	SourceAgeSeconds  *float64 `json:"source_age_seconds"`
+	SourceEpoch       *int32   `json:"source_epoch"`
+	DestinationEpoch  *int32   `json:"destination_epoch"`
+	LastMirroredEpoch *int32   `json:"last_mirrored_epoch"`
+	Locked            *bool    `json:"locked"`
+	LeaderNode        *int32   `json:"leader_node"`
+	Process           *string  `json:"process"`
 	// ISRReal are the in-sync replicas that are real brokers.
 	ISRReal []int32 `json:"isr_real"`
 	Retry   int16   `json:"retry"`

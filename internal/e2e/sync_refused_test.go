@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -89,6 +90,13 @@ func anotherCluster(t *testing.T, s *shim, wire *wire, src, dst *testkafka.Clust
 		t.Errorf("group of the wrong cluster: %v", rs)
 	}
 	s.get(time.Second, "MIRRORING", topic)
+	eventually(t, 10*time.Second, "that what is known of the source is old", func() error {
+		out, _, _ := s.run("describe", "--topics", topic)
+		if !strings.Contains(out, ">=0") || !strings.Contains(out, "The source of mirror m has not answered for") {
+			return errors.New(out)
+		}
+		return nil
+	})
 	s.refusedAs(admin.ExitRefused, "INVALID_REQUEST", "alter", "--mirror", "m", "--mirror-config", s.properties(wrong))
 	if err := src.Node(1).Start(); err != nil {
 		t.Fatal(err)
