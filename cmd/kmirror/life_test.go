@@ -193,6 +193,26 @@ func TestAWaitThatRunsOutSaysWhatRemains(t *testing.T) {
 	}
 }
 
+// A wait ends when what is missing has FAILED for good, not when that was so for a moment, and not where something else is still under way.
+func TestAWaitEndsWhenNoRetryCanHelp(t *testing.T) {
+	f := &lifeService{answer: accepted("t")}
+	begin := time.Now()
+	f.look = func(n int) ([]admin.PartitionInfo, error) {
+		parts := in("t-0 MIRRORING", "t-1 FAILED", "t-2 FAILED")
+		parts[1].Retry, parts[2].Retry = -1, -1
+		if n == 3 {
+			parts[1].Retry, begin = 1, time.Now()
+		}
+		return parts, nil
+	}
+	code, _, stderr := newHarness(t, f).run("recover", "--mirror", "m", "--topics", "t", "--wait", "30s")
+	took := time.Since(begin)
+	if code != admin.ExitIncomplete || took < hopelessAfter || took > 3*hopelessAfter || !strings.Contains(stderr, "2 of 3 partitions are not MIRRORING, PAUSED or STOPPED and no retry can help") ||
+		!strings.Contains(stderr, "describe --mirror m --failed") {
+		t.Errorf("exit %d after %s\n%s", code, took, stderr)
+	}
+}
+
 func TestPartialRefusalsAreReportedAndTheRestWaitedFor(t *testing.T) {
 	f := &lifeService{}
 	f.answer = func(bool) []admin.TopicResult {

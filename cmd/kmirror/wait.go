@@ -10,6 +10,7 @@ import (
 
 	"kmirror/internal/admin"
 	"kmirror/protocol/kip1279"
+	"kmirror/statemachine"
 )
 
 // How often a command that waits looks: soon at first, since most is done in an instant, and never more than twice a second
@@ -19,6 +20,9 @@ const (
 	slowPoll  = 500 * time.Millisecond
 	// pollLimit bounds one look, so that a process that hangs leaves time to ask another one.
 	pollLimit = 5 * time.Second
+	// hopelessAfter is how long partitions have to be FAILED for good before a wait for them ends: what an operator has just asked for
+	// shows a moment later.
+	hopelessAfter = 3 * time.Second
 )
 
 // waiter follows the topics of a change until all that were accepted are where they were to get, or the time is over.
@@ -31,6 +35,8 @@ type waiter struct {
 	// parts is the newest description of each topic, failed why there is none that is newer.
 	parts  map[string][]admin.PartitionInfo
 	failed error
+	// hopeless is since when nothing that is missing can get to the goal, zero when something can.
+	hopeless time.Time
 }
 
 // run returns when nothing is left to wait for, the wait is over or ctx ended; the last is an error. A serve that is not to
@@ -53,7 +59,7 @@ func (w *waiter) run(ctx context.Context) error {
 		if w.failed = err; err == nil {
 			w.forgive()
 		}
-		if len(w.missing(w.accepted())) == 0 {
+		if len(w.missing(w.accepted())) == 0 || w.givenUp() {
 			return nil
 		}
 		next := time.NewTimer(pause)
@@ -67,6 +73,37 @@ func (w *waiter) run(ctx context.Context) error {
 		case <-next.C:
 		}
 	}
+}
+
+// givenUp reports whether nothing but an operator can bring what is missing to the goal, for longer than a moment.
+func (w *waiter) givenUp() bool {
+	switch {
+	case w.failed != nil || !w.onlyHopeless():
+		w.hopeless = time.Time{}
+	case w.hopeless.IsZero():
+		w.hopeless = time.Now()
+	default:
+		return time.Since(w.hopeless) > hopelessAfter
+	}
+	return false
+}
+
+// onlyHopeless reports whether all that is missing has FAILED so that no retry can help, where the goal is to mirror.
+func (w *waiter) onlyHopeless() bool {
+	if !w.change.goal.reached(statemachine.Mirroring.String()) {
+		return false
+	}
+	for _, topic := range w.accepted() {
+		if len(w.parts[topic]) == 0 {
+			return false
+		}
+		for _, p := range w.parts[topic] {
+			if !w.change.goal.reached(p.State) && (p.State != statemachine.Failed.String() || p.Retry >= 0) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // look takes one description of all topics of the change.
@@ -184,7 +221,12 @@ func (w *waiter) incomplete(rows []partitionResult) error {
 			total++
 		}
 	}
-	message := fmt.Sprintf("%d of %d partitions are not %s after %s: %s", len(missing), total, w.change.goal.name, w.change.wait,
+	after, hint := "after "+w.change.wait.String(), fmt.Sprintf(
+		"kmirror serve goes on; the same command again attaches, kmirror describe --mirror %s shows how far it is", w.change.mirror)
+	if w.failed == nil && w.onlyHopeless() {
+		after, hint = "and no retry can help", fmt.Sprintf("kmirror describe --mirror %s --failed says for each what to do", w.change.mirror)
+	}
+	message := fmt.Sprintf("%d of %d partitions are not %s %s: %s", len(missing), total, w.change.goal.name, after,
 		strings.Join(missing[:min(3, len(missing))], ", "))
 	if n := len(missing) - 3; n > 0 {
 		message += fmt.Sprintf(" and %d more", n)
@@ -192,7 +234,5 @@ func (w *waiter) incomplete(rows []partitionResult) error {
 	if w.failed != nil {
 		message += fmt.Sprintf("; the newest look failed: %v", w.failed)
 	}
-	return &admin.Error{Code: kip1279.RequestTimedOut, Message: message, Exit: admin.ExitIncomplete,
-		Hint: fmt.Sprintf("kmirror serve goes on; the same command again attaches, kmirror describe --mirror %s shows how far it is",
-			w.change.mirror)}
+	return &admin.Error{Code: kip1279.RequestTimedOut, Message: message, Exit: admin.ExitIncomplete, Hint: hint}
 }
