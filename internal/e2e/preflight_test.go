@@ -141,6 +141,11 @@ func (p *looker) misconfigured(t *testing.T) {
 		t.Errorf("another's node id: exit %d, %+v", code, found)
 	}
 	p.s.rewrite("node_ids: [1, 9002]", "node_ids: [9001, 9002]")
+	p.s.rewrite("inter_broker_listener: REPL", "inter_broker_listener: CLIENT")
+	if found, code := p.look(t); code == 0 || !says(found, preflight.Fail, "brokers replicate over REPL") {
+		t.Errorf("another inter-broker listener: exit %d, %+v", code, found)
+	}
+	p.s.rewrite("inter_broker_listener: CLIENT", "inter_broker_listener: REPL")
 	p.s.rewrite("name: CLIENT", "name: OTHER")
 	if found, code := p.look(t); code != admin.ExitRefused || !says(found, preflight.Fail, "does not name: CLIENT") {
 		t.Errorf("a listener less: exit %d, %+v", code, found)

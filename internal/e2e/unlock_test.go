@@ -154,7 +154,9 @@ func (w *wayOut) refusedWhileServing(t *testing.T) {
 	if _, text := w.unlock(t, 2, "--topics", "orders,no-such"); !strings.Contains(text, "no-such") {
 		t.Errorf("stderr %q", text)
 	}
-	w.unlock(t, 0, "--topics", "/.*/", "--dry-run")
+	if _, text := w.unlock(t, 0, "--topics", "/.*/", "--dry-run"); !strings.Contains(text, "kmirror serve seems to run") {
+		t.Errorf("a dry run does not say that serve runs: %q", text)
+	}
 	if got := topicConfigs(t, w.dst, "orders")["max.message.bytes"]; got != "0" {
 		t.Errorf("max.message.bytes is %q afterwards", got)
 	}

@@ -194,6 +194,10 @@ func (u *Unlocker) remembered(ctx context.Context) (map[string]coordinator.Topic
 // nobody listens at its address it is waited for.
 func (u *Unlocker) guard(ctx context.Context, seen map[string]*topic) error {
 	if u.cfg.Force || u.cfg.DryRun {
+		if leader, name := u.leading(seen); leader >= 0 {
+			u.cfg.Note("kmirror serve seems to run: its node %d leads partitions of %s. kmirror failover loses less; unlock is for when serve is lost, "+
+				"and goes on only with --force while it runs", leader, name)
+		}
 		return nil
 	}
 	var names []string
