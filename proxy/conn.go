@@ -112,7 +112,7 @@ func newConn(s *Server, l Listener, nc net.Conn) *conn {
 
 // serve runs the connection until it ends; ctx cuts it.
 func (c *conn) serve(ctx context.Context) {
-	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.begin(ctx)
 	defer c.cancel()
 	unhook := context.AfterFunc(c.ctx, func() { c.nc.Close() })
 	defer unhook()
@@ -143,6 +143,13 @@ func (c *conn) serve(ctx context.Context) {
 	for _, u := range c.others {
 		u.close()
 	}
+}
+
+// begin makes the connection one that others can cut.
+func (c *conn) begin(ctx context.Context) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.ctx, c.cancel = context.WithCancel(ctx)
 }
 
 // handshake does that of TLS, where the listener has it, apart from the reading of requests: a client that only connects must not keep

@@ -46,6 +46,10 @@ type Config struct {
 	Gateway         []GatewayConfig `yaml:"gateway"`
 	// ReadOnlyError is policy_violation or read_only_topic.
 	ReadOnlyError string `yaml:"read_only_error"`
+	// FenceAfter is for how long a listener must have been without a broker that answers within FenceSlowerThan before the process fences
+	// itself; 0 is never.
+	FenceAfter      time.Duration `yaml:"fence_after"`
+	FenceSlowerThan time.Duration `yaml:"fence_slower_than"`
 }
 
 // TLSFiles name PEM files: a server's certificate with its chain, its key, which may stand in the same file and is not named then, and
@@ -143,8 +147,8 @@ type LogConfig struct {
 func defaultConfig() *Config {
 	return &Config{
 		Lock: []string{"size", "min_isr"}, OnEvicted: "alarm", ReadOnlyError: "policy_violation",
-		ShutdownTimeout: 30 * time.Second,
-		Limits:          LimitsConfig{Connections: 10_000, Memory: 1 << 30}, Metrics: MetricsConfig{PerPartition: true},
+		ShutdownTimeout: 30 * time.Second, FenceAfter: 10 * time.Second, FenceSlowerThan: 5 * time.Second,
+		Limits: LimitsConfig{Connections: 10_000, Memory: 1 << 30}, Metrics: MetricsConfig{PerPartition: true},
 		Log: LogConfig{Format: "json", Level: "info"},
 	}
 }

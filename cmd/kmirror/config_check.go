@@ -269,6 +269,12 @@ func (c *Config) checkNumbers(k *checker) {
 	if c.Limits.Memory < 64<<20 {
 		k.add("limits.memory", "must be at least 64MiB")
 	}
+	if c.FenceAfter != 0 && (c.FenceAfter < time.Second || c.FenceAfter > time.Hour) {
+		k.add("fence_after", "%s; give 1s to 1h, more than the brokers' broker.session.timeout.ms, or 0s for never", c.FenceAfter)
+	}
+	if c.FenceSlowerThan < 100*time.Millisecond || c.FenceSlowerThan > time.Minute {
+		k.add("fence_slower_than", "%s; give 100ms to 1m", c.FenceSlowerThan)
+	}
 	if c.ShutdownTimeout < time.Second || c.ShutdownTimeout > time.Hour {
 		k.add("shutdown_timeout", "%s; give 1s to 1h", c.ShutdownTimeout)
 	}

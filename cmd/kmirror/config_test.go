@@ -35,6 +35,8 @@ metrics: {per_partition: false}
 log: {format: text, level: debug}
 shutdown_timeout: 45s
 read_only_error: read_only_topic
+fence_after: 20s
+fence_slower_than: 1500ms
 `
 
 func TestConfig(t *testing.T) {
@@ -55,7 +57,7 @@ func TestConfig(t *testing.T) {
 		},
 		Lock: []string{"size", "min_isr"}, MinRealInsync: 2, OnEvicted: "reregister",
 		Limits: LimitsConfig{SourceBytesPerSecond: 10_000_000, Connections: 500, Memory: 2 << 30}, Log: LogConfig{"text", "debug"},
-		ShutdownTimeout: 45 * time.Second, ReadOnlyError: "read_only_topic",
+		ShutdownTimeout: 45 * time.Second, ReadOnlyError: "read_only_topic", FenceAfter: 20 * time.Second, FenceSlowerThan: 1500 * time.Millisecond,
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
@@ -74,7 +76,7 @@ listeners: [{name: A, bind: ":9091", advertised: "km1:9091", protocol: PLAINTEXT
 	}
 	if c.OnEvicted != "alarm" || c.Limits.Memory != 1<<30 || c.Limits.Connections != 10_000 || !c.Metrics.PerPartition ||
 		c.ShutdownTimeout != 30*time.Second || c.ReadOnlyError != "policy_violation" || c.Log.Format != "json" ||
-		c.Admin.Advertised != "km1:9190" || len(c.Lock) != 2 {
+		c.Admin.Advertised != "km1:9190" || len(c.Lock) != 2 || c.FenceAfter != 10*time.Second || c.FenceSlowerThan != 5*time.Second {
 		t.Errorf("%+v", c)
 	}
 	if bind, host, port := c.Listeners[0].endpoint(1); bind != ":9092" || host != "km1" || port != 9092 {

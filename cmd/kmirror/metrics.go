@@ -22,7 +22,7 @@ type metrics struct {
 	refused, diverged, regressed, bytes  *prometheus.CounterVec
 	forward                              *prometheus.HistogramVec
 	connections                          *prometheus.GaugeVec
-	strays                               prometheus.Gauge
+	strays, selfFenced                   prometheus.Gauge
 	controllerChanges, foreignReassigned prometheus.Counter
 	syncErrors, syncChanges, syncSkips   *prometheus.CounterVec
 	syncTook                             *prometheus.GaugeVec
@@ -60,6 +60,9 @@ func newMetrics(version string, perPartition bool) *metrics {
 	m.strays = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kmirror_stray_partitions", Help: "Partitions placed on our node ids that are not mirrors.",
 	})
+	m.selfFenced = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kmirror_self_fenced", Help: "1 while the process fences itself since clients that choose it can't be served.",
+	})
 	m.controllerChanges = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "kmirror_controller_changes_total", Help: "Changes of the controller that is talked to.",
 	})
@@ -71,7 +74,7 @@ func newMetrics(version string, perPartition bool) *metrics {
 	m.syncSkips = counter("sync_skips_total", "What the sync of metadata has left alone, and why.", "mirror", "kind", "reason")
 	m.syncTook = gauge("sync_seconds", "How long a kind of metadata took in the last round.", "mirror", "kind")
 	m.requests = counter("client_requests_total", "Requests that were sent as an ordinary client, by the side that they went to.", "side")
-	m.registry.MustRegister(m.forward, m.strays, m.controllerChanges, m.foreignReassigned, collectors.NewGoCollector(),
+	m.registry.MustRegister(m.forward, m.strays, m.selfFenced, m.controllerChanges, m.foreignReassigned, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.buildInfo.WithLabelValues(version, "").Set(1)
 	return m
@@ -120,6 +123,14 @@ func (m *metrics) ControllerChanged(string) { m.controllerChanges.Inc() }
 
 // Strays implements broker.Observer.
 func (m *metrics) Strays(partitions int) { m.strays.Set(float64(partitions)) }
+
+// SelfFenced tells whether the process fences itself.
+func (m *metrics) SelfFenced(fenced bool) {
+	m.selfFenced.Set(0)
+	if fenced {
+		m.selfFenced.Set(1)
+	}
+}
 
 // ProduceRefused implements proxy.Observer.
 func (m *metrics) ProduceRefused(mirror, topic string) {

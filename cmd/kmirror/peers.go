@@ -53,7 +53,8 @@ func (p *process) alive() []coordinator.Member {
 
 // processes are this one and those of the others of which something is known.
 func (p *process) processes() []mirror.Process {
-	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true}}
+	// One that has fenced itself is not ready to the others, and must come to the same choice of leaders as they do.
+	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true, Starting: p.judge.Fenced()}}
 	for _, m := range p.others() {
 		if pong, ok := p.peers.Answer(m); ok {
 			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready})

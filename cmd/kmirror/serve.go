@@ -15,6 +15,7 @@ import (
 	"kmirror/internal/admin"
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/fencing"
 	"kmirror/internal/metasync"
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
@@ -74,6 +75,7 @@ type process struct {
 	syncer   *metasync.Syncer
 	proxy    *proxy.Server
 	gateway  *proxy.Gateway // nil where the configuration has none
+	judge    *fencing.Judge // nil where fence_after is 0
 	admin    *admin.Server
 	verifier *verify.Verifier
 	self     coordinator.Member
@@ -193,6 +195,9 @@ func (p *process) listeners(legs legs) (err error) {
 	if err := p.gateways(code, upstream); err != nil {
 		return err
 	}
+	if err := p.fencing(); err != nil {
+		return err
+	}
 	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.service(), States: p.store, Pong: p.pong, Log: p.log,
 		TLS: p.sockets.adminTLS, Allow: p.cfg.Admin.Allow,
 		Uncordon: func(ctx context.Context) error { return p.broker.Uncordon(ctx, uncordonFor) }})
@@ -264,6 +269,9 @@ func (p *process) runFront(front *departure) {
 	ctx := front.ctx
 	front.group.Go(func() error { p.nameCluster(ctx); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
+	if p.judge != nil {
+		front.group.Go(func() error { return p.judge.Run(ctx) })
+	}
 	for name, run := range map[string]func(context.Context) error{
 		"manager": p.manager.Run, "metadata sync": p.syncer.Run, "verify": p.verifier.Run,
 		"membership":     func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },

@@ -272,16 +272,14 @@ func (b *Broker) Nodes() []NodeStatus {
 const metadataStale = 15 * time.Second
 
 // Ready returns nil while all node ids are registered and unfenced and the metadata image is current. A metadata record
-// that is refused each time the log is read makes it an error that wraps kraft.ErrRecord.
+// that is refused each time the log is read makes it an error that wraps kraft.ErrRecord, a fence that is wanted one that wraps
+// ErrSelfFenced, before the controller has heard of it.
 func (b *Broker) Ready() error {
-	if r := b.meta.refused.Load(); r != nil {
-		return r
+	if reason := b.fence.Load(); reason != nil {
+		return fmt.Errorf("%w: %s", ErrSelfFenced, *reason)
 	}
-	if !b.meta.caughtUp.Load() {
-		return errors.New("the metadata log has not been read to its end yet")
-	}
-	if age := time.Since(time.Unix(0, b.meta.lastPoll.Load())); age > metadataStale {
-		return fmt.Errorf("no controller has answered a metadata fetch for %s", age.Round(time.Second))
+	if err := b.Current(); err != nil {
+		return err
 	}
 	for _, n := range b.Nodes() {
 		switch {
@@ -291,6 +289,20 @@ func (b *Broker) Ready() error {
 		default:
 			return fmt.Errorf("node id %d is %s", n.ID, n.State)
 		}
+	}
+	return nil
+}
+
+// Current returns nil while the metadata image is current, which takes a controller that answers.
+func (b *Broker) Current() error {
+	if r := b.meta.refused.Load(); r != nil {
+		return r
+	}
+	if !b.meta.caughtUp.Load() {
+		return errors.New("the metadata log has not been read to its end yet")
+	}
+	if age := time.Since(time.Unix(0, b.meta.lastPoll.Load())); age > metadataStale {
+		return fmt.Errorf("no controller has answered a metadata fetch for %s", age.Round(time.Second))
 	}
 	return nil
 }
@@ -357,7 +369,7 @@ func (b *Broker) observerID() int32 {
 
 // WantFence asks the controller to fence all our node ids, by their heartbeats, until ClearFence.
 func (b *Broker) WantFence(reason string) {
-	b.log.Warn("fencing ourselves", "reason", reason)
+	b.log.Info("asking the controller to fence our node ids", "reason", reason)
 	b.fence.Store(&reason)
 	b.poke()
 }

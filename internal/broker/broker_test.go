@@ -444,21 +444,6 @@ func TestLeavesInOrderAndInTime(t *testing.T) {
 	}
 }
 
-func TestFencesItself(t *testing.T) {
-	q := newFakeQuorum(t, 1)
-	b, _ := startFake(t, fakeConfig(q, 9001))
-	ready(t, b)
-	b.WantFence("test")
-	eventually(t, 10*time.Second, "fenced", func() error {
-		if b.Nodes()[0].State != StateFenced || b.Ready() == nil {
-			return errors.New("not fenced")
-		}
-		return nil
-	})
-	b.ClearFence()
-	ready(t, b)
-}
-
 func TestStraysAreMovedAndOthersLeftAlone(t *testing.T) {
 	q := newFakeQuorum(t, 1)
 	for id := int32(1); id <= 3; id++ {

@@ -119,6 +119,9 @@ func (noObserver) Strays(int)               {}
 // ErrEvicted is the Err of a node id that somebody else unregistered.
 var ErrEvicted = errors.New("node id was unregistered by somebody else")
 
+// ErrSelfFenced is wrapped by what Ready returns between WantFence and ClearFence.
+var ErrSelfFenced = errors.New("kmirror has fenced itself, since it can't serve clients")
+
 // ClusterMismatchError says that the controllers, the brokers and the pin don't name one and the same cluster.
 // Nothing was registered.
 type ClusterMismatchError struct{ Want, WantFrom, Got, GotFrom string }

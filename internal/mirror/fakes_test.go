@@ -41,6 +41,7 @@ type world struct {
 	clearELR  bool // reassignments clear eligible leader replicas
 	sourceErr error
 	notReady  bool
+	fenced    bool // by itself
 	stray     func(*kraft.Topic) bool
 	looks     int // rounds of the manager
 }
@@ -105,6 +106,9 @@ func (w *world) Guest(id int32) bool                       { return id >= 9000 }
 func (w *world) SetStrayCheck(f func(t *kraft.Topic) bool) { w.stray = f }
 
 func (w *world) Ready() error {
+	if w.fenced {
+		return broker.ErrSelfFenced
+	}
 	if w.notReady {
 		return errors.New("not ready")
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"kmirror/internal/broker"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
@@ -58,8 +59,11 @@ func targets(ip *kraft.Partition) []int32 {
 const leadTask = "take leadership"
 
 // takeLead brings leadership to one of our ids: replica list, one id into the ISR of the real leader, election. Each step
-// is left out where the image shows it done.
+// is left out where the image shows it done. Ids that are fenced can't lead, so nothing is asked for while we fence ourselves.
 func (m *Manager) takeLead(ctx context.Context, ids []protocol.PartitionID) error {
+	if err := m.cfg.Destination.Ready(); errors.Is(err, broker.ErrSelfFenced) {
+		return err
+	}
 	ids, unreachable := m.withSource(ctx, ids)
 	return errors.Join(m.lead(ctx, ids), unreachable)
 }

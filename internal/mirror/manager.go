@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -320,6 +321,13 @@ func (m *Manager) claim(name string, ids []protocol.PartitionID) (free []protoco
 		for _, id := range free {
 			delete(m.busy, id)
 		}
+	})
+}
+
+// Stopping reports whether an operator wants a topic stopped, and it is not yet.
+func (m *Manager) Stopping() bool {
+	return slices.ContainsFunc(m.cfg.Store.Topics(), func(t coordinator.Topic) bool {
+		return t.Desired == statemachine.Stopped && !m.isStopped(t.TopicID)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,6 +207,34 @@ func TestForeignHands(t *testing.T) {
 	}
 	if foreign != 2 {
 		t.Errorf("%d foreign changes counted, want 2", foreign)
+	}
+}
+
+// TestFencedByItself: who has fenced itself asks for nothing that it can't have, says why, and holds nobody for a foreign hand.
+func TestFencedByItself(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	foreign := 0
+	m.cfg.OnForeign = func() { foreign++ }
+	rounds(t, m, 4)
+	w.fenced = true
+	w.change("orders", func(p *kraft.Partition) { p.Leader, p.ISR, p.LeaderEpoch = 1, []int32{1, 2, 3}, p.LeaderEpoch+1 })
+	lists := len(w.lists)
+	delete(w.statuses, orders0)
+	rounds(t, m, 3)
+	parts, err := m.Describe(t.Context(), admin.DescribeRequest{})
+	if err != nil || len(parts) != 1 || parts[0].Error == nil || !strings.Contains(*parts[0].Error, "has fenced itself") {
+		t.Errorf("described as %+v, %v", parts, err)
+	}
+	if p := w.Image().Partition(orders0); p.Leader != 1 || len(w.lists) != lists || foreign != 0 {
+		t.Errorf("leader %d, %d lists set, %d foreign changes", p.Leader, len(w.lists)-lists, foreign)
+	}
+	w.fenced = false
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 || foreign != 0 {
+		t.Errorf("leader %d afterwards, %d foreign changes", p.Leader, foreign)
 	}
 }
 

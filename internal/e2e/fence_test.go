@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/testkafka"
+)
+
+// TestFencesItself: a kmirror that does not reach the brokers' client listener makes clients choose others, and mirrors on once it does.
+func TestFencesItself(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src"})
+	wires, advertised := map[int32]*wire{1: newWire(t), 2: newWire(t)}, map[int32]map[string]string{}
+	for id, w := range wires {
+		advertised[id] = map[string]string{testkafka.ClientListener: w.addr()}
+	}
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 2, Controllers: 1, Advertised: advertised})
+	s := makeShim(t, dst, 9001, "fence_after: 3s\nfence_slower_than: 1s\n")
+	for id, w := range wires {
+		direct := dst.Node(id).Addr(testkafka.ClientListener)
+		w.leads(direct)
+		s.rewrite(direct, w.addr())
+	}
+	createTopic(t, src, "orders", 2, nil)
+	produce(t, client(t, src), "orders", 2, 100, 100)
+	s.start()
+	s.create(src)
+	s.mirror("orders")
+	s.healed(src, time.Minute, "orders", 2)
+	cl := client(t, dst)
+	s.is(t, cl, false)
+
+	cut := func(ids ...int32) {
+		for id, w := range wires {
+			if w.cut(); slices.Contains(ids, id) {
+				w.cut(s)
+			}
+		}
+	}
+	cut(1)
+	polled(8*time.Second, func() bool { return false })
+	s.is(t, cl, false) // one broker is left
+
+	cut(1, 2)
+	began := time.Now()
+	eventually(t, 20*time.Second, "fenced", func() error { return s.fenced(cl, true) })
+	t.Logf("fenced %s after the cut", time.Since(began).Round(100*time.Millisecond))
+	s.is(t, cl, true)
+	s.locked(t)
+	if err := produceTo(t, dst, "orders"); err == nil {
+		t.Error("a client wrote to the mirror")
+	}
+	produce(t, client(t, src), "orders", 2, 100, 100)
+	parts, err := s.describe("--topics", "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range parts {
+		if why := fmt.Sprint(deref(p.Error)); !strings.Contains(why, "has fenced itself") {
+			t.Errorf("describe says of partition %d: %s", p.Partition, why)
+		}
+	}
+
+	cut()
+	began = time.Now()
+	s.ready(time.Minute)
+	t.Logf("not fenced %s after the cut was mended", time.Since(began).Round(100*time.Millisecond))
+	s.healed(src, time.Minute, "orders", 2)
+	s.is(t, cl, false)
+	s.equal(src, "orders", 2, 2)
+	s.must("verify", "--mirror", "m")
+	for _, name := range []string{"kmirror_foreign_reassignments_total", "kmirror_watermark_regressions_total"} {
+		if n := s.total(name); n != 0 {
+			t.Errorf("%s is %d", name, n)
+		}
+	}
+}
+
+// fenced compares who is told to clients, what the process says of itself, and the controller's view.
+func (s *shim) fenced(cl *kgo.Client, want bool) error {
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.IncludeFencedBrokers = true
+	resp, err := req.RequestWith(timeout(s.tb, 10*time.Second), cl)
+	if err != nil {
+		return err
+	}
+	is := map[int32]bool{}
+	for _, b := range resp.Brokers {
+		is[b.NodeID] = b.IsFenced
+	}
+	if is[9001] != want || is[9002] != want || is[1] || is[2] || len(is) != 4 {
+		return fmt.Errorf("fenced: %v", is)
+	}
+	meta, err := kmsg.NewPtrMetadataRequest().RequestWith(timeout(s.tb, 10*time.Second), cl)
+	if err != nil {
+		return err
+	}
+	for _, b := range meta.Brokers {
+		if b.NodeID > 9000 && want {
+			return fmt.Errorf("clients are told of node %d", b.NodeID)
+		}
+	}
+	return nil
+}
+
+// is wants everything to say that the process is fenced, or is not.
+func (s *shim) is(t *testing.T, cl *kgo.Client, fenced bool) {
+	t.Helper()
+	if err := s.fenced(cl, fenced); err != nil {
+		t.Error(err)
+	}
+	if n := s.total("kmirror_self_fenced"); (n == 1) != fenced {
+		t.Errorf("kmirror_self_fenced is %d", n)
+	}
+	resp, err := http.Get("http://" + s.http + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	b.ReadFrom(resp.Body)
+	if says := strings.Contains(b.String(), "has fenced itself") && strings.Contains(b.String(), "listener CLIENT: none of the 2 live brokers"); says != fenced {
+		t.Errorf("readyz %d: %s", resp.StatusCode, &b)
+	}
+}
+
+// locked wants the topic to be led by real brokers and to refuse what clients write.
+func (s *shim) locked(t *testing.T) {
+	t.Helper()
+	d, err := replicasOf(t, s.dst, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Partitions {
+		if p.Leader != 1 && p.Leader != 2 || !slices.Contains(p.Replicas, 9001) || slices.Contains(p.ISR, 9001) {
+			t.Errorf("partition %d: leader %d, replicas %v, in sync %v", p.Partition, p.Leader, p.Replicas, p.ISR)
+		}
+	}
+	if cfg := topicConfigs(t, s.dst, "orders"); cfg["max.message.bytes"] != "0" || cfg["min.insync.replicas"] == "" {
+		t.Errorf("lock: %v", cfg)
+	}
+}
+
+// produceTo tries to write one record.
+func produceTo(t *testing.T, c *testkafka.Cluster, topic string) error {
+	t.Helper()
+	cl := client(t, c, kgo.RecordRetries(2), kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()))
+	return cl.ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: topic, Value: []byte("no")}).FirstErr()
+}
