@@ -214,6 +214,11 @@ func (j *Judge) conclude(f finding, now time.Time) {
 				"after", j.cfg.After, "reason", reason)
 		}
 	}
+	defer func() {
+		if j.state.fenced {
+			j.hangup(f.listeners)
+		}
+	}()
 	if !j.state.step(v, now) {
 		return
 	}
@@ -226,8 +231,14 @@ func (j *Judge) conclude(f finding, now time.Time) {
 		j.log.Info("clients can be served again: not fencing ourselves any more")
 	}
 	j.set(j.state.fenced, reason)
-	for _, name := range f.listeners { // clients that are told to choose others must not wait here
-		j.log.Info("connections of clients closed", "listener", name, "connections", j.cfg.Forward.Hangup(name))
+}
+
+// hangup cuts clients off that would wait for what does not come. Those whose metadata is old come again, and so it is done again.
+func (j *Judge) hangup(listeners []string) {
+	for _, name := range listeners {
+		if n := j.cfg.Forward.Hangup(name); n > 0 {
+			j.log.Debug("connections of clients closed", "listener", name, "connections", n)
+		}
 	}
 }
 
