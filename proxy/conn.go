@@ -161,9 +161,16 @@ func (c *conn) handshake() error {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
 	defer cancel()
-	switch err := secure.HandshakeContext(ctx); {
+	shake := secure.HandshakeContext
+	if f := c.l.front; f != nil && f.Names != nil {
+		shake = func(ctx context.Context) error { return c.named(ctx, secure) }
+	}
+	var closing *closeError
+	switch err := shake(ctx); {
 	case err == nil:
 		return nil
+	case errors.As(err, &closing):
+		return err
 	case c.stopping():
 		return errDraining
 	default:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,7 +26,7 @@ const portRetry = time.Second
 type IDRange struct{ First, Last int32 }
 
 // Front is one listener name of the destination behind a gateway. The bootstrap port is Port; node ids have the ports after it, in the
-// order of Ranges, so that the port of an id never changes.
+// order of Ranges, so that the port of an id never changes. With Names there is that one port only.
 type Front struct {
 	// Name is the destination's listener that is connected to.
 	Name string
@@ -36,9 +37,30 @@ type Front struct {
 	Port uint16
 	// AdvertisedHost is what clients are told.
 	AdvertisedHost string
-	Ranges         []IDRange
+	// Ranges are the node ids that are fronted. With Names they may be empty, for all.
+	Ranges []IDRange
+	// Names, which needs TLS, tells brokers apart by the server name that a client asks for; AdvertisedHost is any of them.
+	Names *Names
 	// TLS is that of all ports; nil: plain.
 	TLS *tls.Config
+}
+
+// AddressOf returns what clients are told of a node id, false when it is not fronted.
+func (f *Front) AddressOf(id int32) (host string, port uint16, ok bool) {
+	if f.Names == nil {
+		port, ok = f.PortOf(id)
+		return f.AdvertisedHost, port, ok
+	}
+	if !f.in(id) {
+		return "", 0, false
+	}
+	return f.Names.Of(id), f.Names.port, true
+}
+
+// in reports whether a node id may be fronted.
+func (f *Front) in(id int32) bool {
+	return id >= 0 && (f.Names != nil && len(f.Ranges) == 0 ||
+		slices.ContainsFunc(f.Ranges, func(r IDRange) bool { return id >= r.First && id <= r.Last }))
 }
 
 // PortOf returns the port of a node id, false when it is in none of the ranges.
@@ -82,8 +104,6 @@ type Gateway struct {
 	draining sync.WaitGroup
 
 	mu sync.Mutex
-	// foreign are the node ids outside the ranges that were logged.
-	foreign map[int32]bool
 }
 
 // front is a Front at work. open is Run's.
@@ -91,9 +111,11 @@ type front struct {
 	Front
 	g    *Gateway
 	open map[int32]*port
+	// foreign are the node ids outside the ranges that were logged; the gateway's mu guards it.
+	foreign map[int32]bool
 }
 
-// port is the socket of one node id.
+// port is the socket of one node id; ln is nil where brokers are told apart by name.
 type port struct {
 	ln net.Listener
 	// stop ends accepting, cut the connections; accepted is closed when nothing is accepted any more.
@@ -119,13 +141,20 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 	}
 	common.setDefaults()
 	common.Observer = gatewayObserver{common.Observer}
-	g := &Gateway{foreign: make(map[int32]bool)}
+	g := &Gateway{}
 	g.s = &Server{cfg: common, log: common.Log, conns: make(map[*conn]struct{}), quiet: quiet.New(common.Log, quiet.Interval, nil)}
 	for _, f := range cfg.Fronts {
-		if f.Listen == nil || f.Name == "" || f.AdvertisedHost == "" || f.Port == 0 || len(f.Ranges) == 0 {
+		if f.Listen == nil || f.Name == "" || f.AdvertisedHost == "" || f.Port == 0 || len(f.Ranges) == 0 && f.Names == nil {
 			return nil, fmt.Errorf("gateway: listener %q lacks a socket, a port, an advertised host or node ids", f.Name)
 		}
-		g.fronts = append(g.fronts, &front{Front: f, g: g, open: make(map[int32]*port)})
+		if f.Names != nil && f.TLS == nil {
+			return nil, fmt.Errorf("gateway: listener %q tells brokers apart by server name, and has no TLS", f.Name)
+		}
+		at := &front{Front: f, g: g, open: make(map[int32]*port), foreign: make(map[int32]bool)}
+		if f.Names != nil {
+			at.TLS = at.serverNames(f.TLS)
+		}
+		g.fronts = append(g.fronts, at)
 	}
 	return g, nil
 }
@@ -206,7 +235,7 @@ func (g *Gateway) follow(ctx, force context.Context) {
 func (f *front) reconcile(ctx, force context.Context, img *kraft.Image) (done bool) {
 	for id := range f.open {
 		if _, ok := endpointOf(img.Brokers[id], f.Name); !ok {
-			f.g.s.log.Info("gateway port closed: the broker is unregistered", "listener", f.Name, "broker", id)
+			f.g.s.log.Info("gateway closed for a broker: it is unregistered", "listener", f.Name, "broker", id)
 			f.close(id, force)
 		}
 	}
@@ -215,10 +244,13 @@ func (f *front) reconcile(ctx, force context.Context, img *kraft.Image) (done bo
 		if _, ok := endpointOf(b, f.Name); !ok || f.open[id] != nil {
 			continue
 		}
-		if number, ok := f.PortOf(id); ok {
+		switch _, number, ok := f.AddressOf(id); {
+		case !ok:
+			f.outside(id)
+		case f.Names != nil:
+			f.greet(id)
+		default:
 			done = f.start(ctx, force, id, number) && done
-		} else {
-			f.foreign(id)
 		}
 	}
 	return done
@@ -250,7 +282,9 @@ func (f *front) start(ctx, force context.Context, id int32, number uint16) bool 
 // shut ends accepting; connections go on.
 func (p *port) shut() {
 	p.stop()
-	p.ln.Close()
+	if p.ln != nil {
+		p.ln.Close()
+	}
 	<-p.accepted
 }
 
@@ -259,14 +293,17 @@ func (f *front) close(id int32, force context.Context) {
 	p, s := f.open[id], f.g.s
 	delete(f.open, id)
 	p.shut()
+	var open []*conn
 	s.mu.Lock()
 	for c := range s.conns {
 		if c.l.front == f && c.l.NodeID == id {
 			c.stop()
+			open = append(open, c)
 		}
 	}
 	s.mu.Unlock()
 	f.g.draining.Go(func() {
+		defer s.cut(open)
 		defer p.cut()
 		timer := time.NewTimer(s.cfg.DrainTimeout)
 		defer timer.Stop()
@@ -277,14 +314,15 @@ func (f *front) close(id int32, force context.Context) {
 	})
 }
 
-// foreign logs, once, that a node id has no port.
-func (f *front) foreign(id int32) {
+// outside logs, once, that a node id is in none of the ranges.
+func (f *front) outside(id int32) {
 	f.g.mu.Lock()
-	known := f.g.foreign[id]
-	f.g.foreign[id] = true
+	known := f.foreign[id]
+	f.foreign[id] = true
 	f.g.mu.Unlock()
 	if !known {
 		f.g.s.log.Warn("a broker is outside the gateway's node_id_ranges: clients are not told of it, and can't reach what it leads",
-			"listener", f.Name, "broker", id)
+			"listener", f.Name, "broker", id, "hint", fmt.Sprintf("append %q to the end of node_id_ranges, where it changes no other port, and restart",
+				strconv.Itoa(int(id))))
 	}
 }

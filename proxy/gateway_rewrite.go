@@ -123,19 +123,25 @@ func keep[T any](list []T, f func(*T) bool) []T {
 
 // place puts the gateway's address of a node in the place of the node's own; false when it has none.
 func (f *front) place(id int32, host *string, port *int32) bool {
-	number, ok := f.PortOf(id)
+	to, number, ok := f.AddressOf(id)
 	if !ok {
-		f.foreign(id)
+		f.outside(id)
 		return false
 	}
-	*host, *port = f.AdvertisedHost, int32(number)
+	*host, *port = to, int32(number)
 	return true
+}
+
+// fronts reports whether clients are told of a node.
+func (f *front) fronts(id int32) bool {
+	_, _, ok := f.AddressOf(id)
+	return ok
 }
 
 // metadata leaves nodes out that have no port. What they lead has no leader for now, which clients ask for again later.
 func (f *front) metadata(r *kmsg.MetadataResponse) {
 	r.Brokers = keep(r.Brokers, func(b *kmsg.MetadataResponseBroker) bool { return f.place(b.NodeID, &b.Host, &b.Port) })
-	if _, ok := f.PortOf(r.ControllerID); !ok {
+	if !f.fronts(r.ControllerID) {
 		r.ControllerID = -1
 		// With KRaft this is any broker that forwards to the controller, so another one will do.
 		if len(r.Brokers) > 0 {
@@ -145,7 +151,7 @@ func (f *front) metadata(r *kmsg.MetadataResponse) {
 	for i := range r.Topics {
 		for j := range r.Topics[i].Partitions {
 			p := &r.Topics[i].Partitions[j]
-			if _, ok := f.PortOf(p.Leader); !ok && p.Leader >= 0 {
+			if p.Leader >= 0 && !f.fronts(p.Leader) {
 				p.Leader, p.ErrorCode = -1, codeLeaderNotAvailable
 			}
 		}
@@ -178,7 +184,7 @@ func (f *front) cluster(r *kmsg.DescribeClusterResponse) {
 	r.Brokers = keep(r.Brokers, func(b *kmsg.DescribeClusterResponseBroker) bool {
 		return r.EndpointType != controllers && f.place(b.NodeID, &b.Host, &b.Port)
 	})
-	if _, ok := f.PortOf(r.ControllerID); !ok && r.EndpointType != controllers {
+	if !f.fronts(r.ControllerID) && r.EndpointType != controllers {
 		r.ControllerID = -1
 		if len(r.Brokers) > 0 {
 			r.ControllerID = r.Brokers[0].NodeID

@@ -14,10 +14,10 @@ import (
 
 // testFront has ports for node ids 1, 2, 9001 and 9002.
 func testFront() *front {
-	g := &Gateway{foreign: map[int32]bool{}}
+	g := &Gateway{}
 	g.s = &Server{}
 	g.s.log = discard
-	return &front{g: g, Front: Front{Name: "CLIENT", Port: 39500, AdvertisedHost: "gateway.example", Ranges: []IDRange{{1, 2}, {9001, 9002}}}}
+	return &front{g: g, foreign: map[int32]bool{}, Front: Front{Name: "CLIENT", Port: 39500, AdvertisedHost: "gateway.example", Ranges: []IDRange{{1, 2}, {9001, 9002}}}}
 }
 
 // notBrokers are responses with addresses that are not a broker's.
@@ -97,7 +97,13 @@ func setHost(v reflect.Value, host string) {
 // TestEveryAddressIsRewritten walks all of kmsg's responses, in all versions, for hosts and ports. For an id that has a port they have to
 // become the gateway's, for one that has none they have to go.
 func TestEveryAddressIsRewritten(t *testing.T) {
-	f := testFront()
+	named := testFront()
+	named.Names = testNames(t)
+	t.Run("ports", func(t *testing.T) { everyAddress(t, testFront()) })
+	t.Run("names", func(t *testing.T) { everyAddress(t, named) })
+}
+
+func everyAddress(t *testing.T, f *front) {
 	rewritten, kinds := 0, map[string]bool{}
 	for key := range int16(200) {
 		resp := kmsg.ResponseForKey(key)
@@ -162,13 +168,13 @@ func checkRewritten(t *testing.T, f *front, frame []byte, key, version int16, id
 	if err := resp.ReadFrom(body); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	number, has := f.PortOf(id)
+	to, number, has := f.AddressOf(id)
 	found := 0
 	addresses(reflect.ValueOf(resp), func(v reflect.Value) {
 		host, node := v.FieldByName("Host").String(), v.FieldByName("NodeID")
 		switch {
 		case host == "":
-		case !node.IsValid() || node.Int() != int64(id) || host != f.AdvertisedHost || v.FieldByName("Port").Int() != int64(number) || !has:
+		case !node.IsValid() || node.Int() != int64(id) || host != to || v.FieldByName("Port").Int() != int64(number) || !has:
 			t.Errorf("%s: names %+v", name, v)
 		default:
 			found++
@@ -219,8 +225,8 @@ func TestNodesWithoutPortAreNotAvailable(t *testing.T) {
 			t.Errorf("FindCoordinator v%d: code %d, node %d at %q", version, code, id, host)
 		}
 	}
-	if len(f.g.foreign) != 1 {
-		t.Errorf("logged ids: %v", f.g.foreign)
+	if len(f.foreign) != 1 {
+		t.Errorf("logged ids: %v", f.foreign)
 	}
 }
 

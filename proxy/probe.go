@@ -28,13 +28,25 @@ func (s *Server) Probe(ctx context.Context, listener string, broker int32) error
 // Hangup cuts all connections of a listener's clients, so that they go elsewhere instead of waiting for what does not come. It returns
 // how many there were.
 func (s *Server) Hangup(listener string) (n int) {
+	var of []*conn
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for c := range s.conns {
-		if c.l.Name == listener && c.cancel != nil {
-			c.cancel()
-			n++
+		if c.l.Name == listener {
+			of = append(of, c)
 		}
 	}
-	return n
+	s.mu.Unlock()
+	s.cut(of)
+	return len(of)
+}
+
+// cut ends connections at once; those that have ended take no harm.
+func (s *Server) cut(conns []*conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range conns {
+		if c.cancel != nil {
+			c.cancel()
+		}
+	}
 }

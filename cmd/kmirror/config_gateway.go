@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,14 +15,42 @@ import (
 type GatewayConfig struct {
 	// Name is the destination's listener that is connected to.
 	Name string `yaml:"name"`
-	// Bootstrap is the address of the first port. Node ids have the ports after it, in the order of NodeIDRanges.
+	// Bootstrap is the address of the first port. Node ids have the ports after it, in the order of NodeIDRanges, unless there is SNI.
 	Bootstrap string `yaml:"bootstrap"`
-	// AdvertisedHost is what clients are told instead of brokers' hosts.
+	// AdvertisedHost is what clients are told instead of brokers' hosts; with SNI, the name to bootstrap from.
 	AdvertisedHost string `yaml:"advertised_host"`
-	// NodeIDRanges are ranges such as 1-9, or single ids.
+	// NodeIDRanges are ranges such as 1-9, or single ids. With SNI none means all.
 	NodeIDRanges []string `yaml:"node_id_ranges"`
+	// SNI has one port, Bootstrap, for all brokers, which the server names of clients' TLS tell apart. Optional.
+	SNI *SNIConfig `yaml:"sni"`
 	// TLS is used where the listener has TLS; the listener's own by default.
 	TLS *TLSFiles `yaml:"tls"`
+}
+
+// SNIConfig gives brokers host names.
+type SNIConfig struct {
+	// Broker is a pattern of host names with {id} in it, such as b{id}.kafka.example.com.
+	Broker string `yaml:"broker"`
+	// Port is what clients are told with them; that of Bootstrap by default.
+	Port int `yaml:"port"`
+}
+
+// names are the brokers' names of a gateway, nil without SNI.
+func (g GatewayConfig) names() (*proxy.Names, error) {
+	if g.SNI == nil {
+		return nil, nil
+	}
+	if g.SNI.Port < 0 || g.SNI.Port > 65535 {
+		return nil, fmt.Errorf("port %d is not one", g.SNI.Port)
+	}
+	_, port := splitPort(g.Bootstrap)
+	return proxy.ParseNames(g.SNI.Broker, uint16(cmp.Or(g.SNI.Port, port)))
+}
+
+// fronts reports whether a node id is in the ranges.
+func (g GatewayConfig) fronts(id int32) bool {
+	ranges, _ := g.ranges()
+	return g.SNI != nil && len(ranges) == 0 || slices.ContainsFunc(ranges, func(r proxy.IDRange) bool { return id >= r.First && id <= r.Last })
 }
 
 // ranges reads NodeIDRanges.
@@ -51,6 +80,9 @@ func (g GatewayConfig) ranges() ([]proxy.IDRange, error) {
 // last is the highest port of a gateway.
 func (g GatewayConfig) last() int {
 	_, port := splitPort(g.Bootstrap)
+	if g.SNI != nil {
+		return port
+	}
 	ranges, _ := g.ranges()
 	for _, r := range ranges {
 		port += int(r.Last) - int(r.First) + 1
@@ -78,14 +110,47 @@ func (c *Config) checkGateways(k *checker) {
 			k.add(key+".tls", "has no meaning for protocol %s of listeners.%s; remove it", c.Listeners[at].Protocol, g.Name)
 		}
 		k.advertisedHost(key+".advertised_host", g.AdvertisedHost)
+		if g.SNI != nil {
+			c.checkNames(k, key, g, at)
+		}
 		ranges, err := g.ranges()
 		switch {
 		case err != nil:
 			k.add(key+".node_id_ranges", "%v", err)
-		case len(ranges) == 0:
+		case len(ranges) == 0 && g.SNI == nil:
 			k.add(key+".node_id_ranges", "missing; give the ids of all brokers to be fronted, kmirror's own among them, such as [1-9, 9001-9002]")
 		case k.bind(key+".bootstrap", g.Bootstrap, true):
 			c.checkGatewayPorts(k, key, i)
+			c.checkOwnIDs(k, key, g)
+		}
+	}
+}
+
+// checkOwnIDs wants a gateway to front this process: what it leads are the mirror topics.
+func (c *Config) checkOwnIDs(k *checker, key string, g GatewayConfig) {
+	for _, id := range c.NodeIDs {
+		if !g.fronts(id) {
+			k.add(key+".node_id_ranges", `%d of node_ids is in none of them, so that clients could not reach what it leads; append "%d"`, id, id)
+		}
+	}
+}
+
+// checkNames checks what tells brokers apart on one port, in front of listener number at.
+func (c *Config) checkNames(k *checker, key string, g GatewayConfig, at int) {
+	names, err := g.names()
+	if err != nil {
+		k.add(key+".sni", "%v", err)
+	}
+	if at >= 0 && !strings.HasSuffix(c.Listeners[at].Protocol, "SSL") {
+		k.add(key+".sni", "needs TLS, which protocol %s of listeners.%s has not; give node_id_ranges instead, a port for each broker",
+			c.Listeners[at].Protocol, g.Name)
+	}
+	if _, err := netip.ParseAddr(g.AdvertisedHost); err == nil {
+		k.add(key+".advertised_host", "%s is an address, which clients' TLS never asks for by SNI; give a host name", g.AdvertisedHost)
+	}
+	if names != nil {
+		if id, ok := names.ID(strings.ToLower(g.AdvertisedHost)); ok {
+			k.add(key+".advertised_host", "%s is the name of broker %d by sni.broker; give the bootstrap port another name", g.AdvertisedHost, id)
 		}
 	}
 }
@@ -94,6 +159,10 @@ func (c *Config) checkGateways(k *checker) {
 func (c *Config) checkGatewayPorts(k *checker, key string, i int) {
 	host, first := splitPort(c.Gateway[i].Bootstrap)
 	last := c.Gateway[i].last()
+	if first == 0 && c.Gateway[i].SNI != nil {
+		k.add(key+".bootstrap", "needs a port that is not 0")
+		return
+	}
 	if first == 0 || last > 65535 {
 		k.add(key+".bootstrap", "needs a port that is not 0, and one more for each node id of node_id_ranges: up to %d, of 65535", last)
 		return

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -48,6 +49,8 @@ func TestGatewayConfigProblems(t *testing.T) {
 		{"admin's port", "39500", "9180", "some of which admin has"},
 		{"http's port", "127.0.0.1:39500", "127.0.0.1:9191", "some of which http has"},
 		{"a listener's second port", "127.0.0.1:39500", "127.0.0.2:9094", "some of which listeners.CLIENT has"},
+		{"without its own ids", `"9001-9002"`, `"9001"`, `9002 of node_ids is in none of them, so that clients could not reach what it leads; append "9002"`},
+		{"names without TLS", `"20"]`, `"20"], sni: {broker: "b{id}.kafka.example.com"}`, "sni: needs TLS"},
 		{"TLS without TLS", `"20"]`, `"20"], tls: *tls`, "has no meaning for protocol PLAINTEXT"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,5 +98,83 @@ func TestGatewayCertificate(t *testing.T) {
 		if err != nil || strings.Contains(shown.Leaf.Subject.String(), "own") != (g.TLS != nil) {
 			t.Errorf("certificate of %v, %v", shown.Leaf.Subject, err)
 		}
+	}
+}
+
+// nameGateway is a gateway by server names; the last %s is what else it has.
+const nameGateway = `
+gateway:
+  - {name: A, bootstrap: 127.0.0.1:39500, advertised_host: all.kafka.example.com, sni: {broker: "b{id}.kafka.example.com"%s}%s}
+`
+
+func TestGatewayNames(t *testing.T) {
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := sec.Certificate("all", "*.kafka.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := fmt.Sprintf(`
+node_ids: [9001, 9002]
+admin: 127.0.0.1:0
+destination: {bootstrap_servers: [b:1], controllers: [c:1], inter_broker_listener: A}
+listeners: [{name: A, bind: "127.0.0.1:0", advertised: "localhost:9092", protocol: SASL_SSL, tls: {certificate: %q, key: %q}}]
+`, certificate, key)
+	for _, c := range []struct{ name, sni, more, old, new, want string }{
+		{"plain", "", "", "", "", ""},
+		{"a port", ", port: 9092", "", "", "", ""},
+		{"ranges", "", `, node_id_ranges: ["1-3", "9001-9002"]`, "", "", ""},
+		{"no such port", ", port: 65536", "", "", "", "gateway[0].sni: port 65536 is not one"},
+		{"unknown key", ", host: x", "", "", "", "unknown key host"},
+		{"no id", "", "", "b{id}", "b1", "needs {id} once"},
+		{"no name", "", "", "b{id}.kafka.example.com", "10.0.0.{id}", "not a pattern of host names"},
+		{"an address to bootstrap from", "", "", "host: all.kafka.example.com", "host: 10.0.0.1", "is an address"},
+		{"a broker's name to bootstrap from", "", "", "host: all.", "host: b5.", "is the name of broker 5"},
+		{"without its own ids", "", `, node_id_ranges: ["1-3"]`, "", "", `9001 of node_ids is in none of them`},
+		{"port 0", "", "", "39500", "0", "needs a port that is not 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := base + strings.Replace(fmt.Sprintf(nameGateway, c.sni, c.more), c.old, c.new, 1)
+			cfg, err := parseConfig([]byte(text), nil)
+			switch {
+			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Fatalf("got %v", err)
+			case err != nil:
+				return
+			}
+			names, err := cfg.Gateway[0].names()
+			if err != nil || names.Of(3) != "b3.kafka.example.com" || cfg.Gateway[0].last() != 39500 {
+				t.Errorf("%v, %v, last port %d", names, err, cfg.Gateway[0].last())
+			}
+		})
+	}
+	cfg, err := parseConfig([]byte(base+strings.Replace(fmt.Sprintf(nameGateway, "", ""), "39500", "39501", 1)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sockets{}
+	cfg.Gateway[0].Bootstrap = "127.0.0.1:0"
+	cfg.Gateway[0].SNI.Port = 9443
+	cfg.Gateway = append(cfg.Gateway, cfg.Gateway[0])
+	cfg.Gateway[1].SNI = &SNIConfig{Broker: "b{id}.elsewhere.example.com", Port: 9443}
+	if err := s.openGateways(cfg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	if len(s.notes) != 1 || !strings.Contains(s.notes[0], "b9001.elsewhere.example.com") || !strings.Contains(s.notes[0], "*.elsewhere.example.com") {
+		t.Errorf("notes %q", s.notes)
+	}
+}
+
+// TestOutsideNotes: --check names brokers that a gateway has no port for.
+func TestOutsideNotes(t *testing.T) {
+	c, err := parseConfig([]byte(goodConfig+goodGateway), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := c.outsideNotes([]int32{1, 20, 30}); len(notes) != 1 || !strings.Contains(notes[0], `broker 30, which is outside node_id_ranges; append "30"`) {
+		t.Errorf("%q", notes)
 	}
 }

@@ -216,6 +216,9 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	if cfg.ClusterID != "" && meta.Cluster != cfg.ClusterID {
 		return usageError(fmt.Sprintf("the destination is cluster %s, cluster_id pins %s", meta.Cluster, cfg.ClusterID), "correct one of the two")
 	}
+	for _, note := range cfg.outsideNotes(brokerIDs(meta.Brokers)) {
+		fmt.Fprintln(out, "note:", note)
+	}
 	for _, b := range meta.Brokers {
 		if slices.Contains(cfg.NodeIDs, b.NodeID) {
 			fmt.Fprintf(out, "note: node id %d is registered now, at %s:%d: by an earlier run of kmirror, or by a real broker\n", b.NodeID, b.Host, b.Port)

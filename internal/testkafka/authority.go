@@ -45,8 +45,8 @@ func newAuthority() (*authority, error) {
 	return a, nil
 }
 
-// issue makes a certificate for this host, for servers and clients, with its key in the form that Kafka reads (PKCS8).
-func (a *authority) issue(name string) (certificate, key []byte, err error) {
+// issue makes a certificate for this host and other names, for servers and clients, with its key in the form that Kafka reads (PKCS8).
+func (a *authority) issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -55,7 +55,7 @@ func (a *authority) issue(name string) (certificate, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tmpl.DNSNames, tmpl.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+	tmpl.DNSNames, tmpl.IPAddresses = append([]string{"localhost"}, hosts...), []net.IP{net.IPv4(127, 0, 0, 1)}
 	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &priv.PublicKey, a.key)
 	if err != nil {

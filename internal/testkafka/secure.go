@@ -67,10 +67,10 @@ func (s *Security) CA() string { return filepath.Join(s.dir, "ca.pem") }
 
 func (s *Security) brokerStore() string { return filepath.Join(s.dir, "brokers.pem") }
 
-// Certificate issues a certificate for 127.0.0.1 and localhost and returns the files with it and its key, in PEM. The same
-// name again replaces the files, as one who renews a certificate does.
-func (s *Security) Certificate(name string) (certificate, key string, err error) {
-	cert, priv, err := s.ca.issue(name)
+// Certificate issues a certificate for 127.0.0.1, localhost and further hosts, and returns the files with it and its key, in PEM. The
+// same name again replaces the files, as one who renews a certificate does.
+func (s *Security) Certificate(name string, hosts ...string) (certificate, key string, err error) {
+	cert, priv, err := s.ca.issue(name, hosts...)
 	if err != nil {
 		return "", "", fmt.Errorf("testkafka: certificate %s: %w", name, err)
 	}
