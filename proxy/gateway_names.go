@@ -99,18 +99,16 @@ func (f *front) meant(name string) (id int32, refused error) {
 		return noNode, nil
 	}
 	id, ok := f.Names.ID(asked)
-	switch {
-	case name == "":
-		return 0, fmt.Errorf("the client's TLS names no server (SNI); served are %s and %s", f.AdvertisedHost, f.Names)
-	case !ok:
-		return 0, fmt.Errorf("the client's TLS asks for %.100q; served are %s and %s", name, f.AdvertisedHost, f.Names)
-	case !f.in(id):
-		return 0, fmt.Errorf("the client's TLS asks for broker %d, which is outside node_id_ranges", id)
+	if ok && f.in(id) {
+		if _, ok := endpointOf(f.g.s.cfg.Images.Image().Brokers[id], f.Name); ok {
+			return id, nil
+		}
 	}
-	if _, ok := endpointOf(f.g.s.cfg.Images.Image().Brokers[id], f.Name); !ok {
-		return 0, fmt.Errorf("the client's TLS asks for broker %d, which is not registered with a listener %s", id, f.Name)
+	what := fmt.Sprintf("asks for %.100q", name)
+	if name == "" {
+		what = "names no server (SNI)"
 	}
-	return id, nil
+	return 0, fmt.Errorf("the client's TLS %s; served are %s and, for brokers that are registered with listener %s, %s", what, f.AdvertisedHost, f.Name, f.Names)
 }
 
 // refusal is put into the context of a handshake, for why it fails.

@@ -159,7 +159,7 @@ func TestOtherServerNamesAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if n := g.log.count("served are all.kafka.example.com and b{id}.kafka.example.com"); n != 1 {
+	if n := g.log.count("served are all.kafka.example.com and, for brokers that are registered with listener CLIENT, b{id}.kafka.example.com"); n != 1 {
 		t.Errorf("%d lines name what is served, want one", n)
 	}
 	for _, b := range g.brokers {
