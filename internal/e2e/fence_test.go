@@ -22,17 +22,7 @@ func TestFencesItself(t *testing.T) {
 		t.Skip("needs real brokers")
 	}
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
-	wires, advertised := map[int32]*wire{1: newWire(t), 2: newWire(t)}, map[int32]map[string]string{}
-	for id, w := range wires {
-		advertised[id] = map[string]string{testkafka.ClientListener: w.addr()}
-	}
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 2, Controllers: 1, Advertised: advertised})
-	s := makeShim(t, dst, 9001, "fence_after: 3s\nfence_slower_than: 1s\n")
-	for id, w := range wires {
-		direct := dst.Node(id).Addr(testkafka.ClientListener)
-		w.leads(direct)
-		s.rewrite(direct, w.addr())
-	}
+	dst, s, wires := wiredShim(t)
 	createTopic(t, src, "orders", 2, nil)
 	produce(t, client(t, src), "orders", 2, 100, 100)
 	s.start()
@@ -86,6 +76,81 @@ func TestFencesItself(t *testing.T) {
 			t.Errorf("%s is %d", name, n)
 		}
 	}
+}
+
+// TestFencesOneOfTwo: of two processes the one that reaches the brokers takes over from the other, and gives back.
+func TestFencesOneOfTwo(t *testing.T) {
+	onlyInLong(t)
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	src := testkafka.Start(t, testkafka.Options{Name: "src"})
+	dst, a, wires := wiredShim(t)
+	b := makeShim(t, dst, 9003, "")
+	createTopic(t, src, "orders", 8, nil)
+	produce(t, client(t, src), "orders", 8, 100, 100)
+	a.start()
+	a.create(src)
+	a.mirror("orders")
+	a.healed(src, time.Minute, "orders", 2)
+	b.start()
+	led := func(by ...int32) error {
+		d, err := replicasOf(t, dst, "orders")
+		if err != nil {
+			return err
+		}
+		seen := map[int32]bool{}
+		for _, p := range d.Partitions {
+			if !slices.Contains(by, p.Leader) {
+				return fmt.Errorf("partition %d is led by %d", p.Partition, p.Leader)
+			}
+			seen[(p.Leader-1)/2] = true // both ids of a process
+		}
+		if len(seen) != len(by)/2 {
+			return fmt.Errorf("led by %v only", seen)
+		}
+		return nil
+	}
+	eventually(t, time.Minute, "both lead", func() error { return led(9001, 9002, 9003, 9004) })
+	for _, w := range wires {
+		w.cut(a)
+	}
+	eventually(t, 30*time.Second, "the other leads all", func() error { return led(9003, 9004) })
+	produce(t, client(t, src), "orders", 8, 100, 100)
+	b.caughtUp(src, 2, 30*time.Second, "orders")
+	if n := a.total("kmirror_self_fenced"); n != 1 {
+		t.Error("not fenced")
+	}
+	for _, w := range wires {
+		w.cut()
+	}
+	a.ready(time.Minute)
+	eventually(t, time.Minute, "both lead again", func() error { return led(9001, 9002, 9003, 9004) })
+	b.caughtUp(src, 2, 30*time.Second, "orders")
+	a.equal(src, "orders", 8, 2)
+	for _, s := range []*shim{a, b} {
+		if n := s.total("kmirror_foreign_reassignments_total") + s.total("kmirror_watermark_regressions_total"); n != 0 {
+			t.Errorf("%s counted %d changes by others and watermarks that went back", s.admin, n)
+		}
+	}
+}
+
+// wiredShim is a kmirror, not started, in front of two brokers whose client listeners can be cut off from it.
+func wiredShim(t *testing.T) (*testkafka.Cluster, *shim, map[int32]*wire) {
+	t.Helper()
+	wires, advertised := map[int32]*wire{1: newWire(t), 2: newWire(t)}, map[int32]map[string]string{}
+	for id, w := range wires {
+		advertised[id] = map[string]string{testkafka.ClientListener: w.addr()}
+	}
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 2, Controllers: 1, Advertised: advertised})
+	s := makeShim(t, dst, 9001, "fence_after: 3s\nfence_slower_than: 1s\n")
+	for id, w := range wires {
+		direct := dst.Node(id).Addr(testkafka.ClientListener)
+		w.leads(direct)
+		s.rewrite(direct, w.addr())
+	}
+	return dst, s, wires
 }
 
 // fenced compares who is told to clients, what the process says of itself, and the controller's view.
