@@ -36,11 +36,19 @@ func FuzzFetch(f *testing.F) {
 	l := still(f, 2, 2, 200_000)
 	f.Fuzz(func(t *testing.T, version uint8, body []byte) {
 		h := protocol.RequestHeader{Key: 1, Version: int16(version)}
-		req, err := protocol.DecodeRequest(h, body)
-		if err != nil {
-			return
+		var q *kmsg.FetchRequest
+		if version == protocol.MirrorFetchVersion {
+			var err error
+			if q, err = protocol.DecodeMirrorFetch(body); err != nil {
+				return
+			}
+		} else {
+			req, err := protocol.DecodeRequest(h, body)
+			if err != nil {
+				return
+			}
+			q = req.(*kmsg.FetchRequest)
 		}
-		q := req.(*kmsg.FetchRequest)
 		q.MaxWaitMillis = 0
 		reply, err := l.Fetch(context.Background(), q, 9001)
 		if err != nil {

@@ -6,12 +6,14 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
 )
 
 // Versions of Fetch that followers may use.
 const (
 	minFetchVersion = 11
-	maxFetchVersion = 18
+	maxFetchVersion = protocol.MirrorFetchVersion
 )
 
 // Reply is a Fetch answer whose record bytes are slices of the windows: they stay valid whatever the windows do, and must
@@ -77,7 +79,7 @@ func encode(version int16, code int16, sessionID int32, answers []answer, bufs [
 		}
 		dst = appendLen(dst, n-i, flex)
 		for ; i < n; i++ {
-			dst = r.appendPartition(dst, &answers[i], bufs, flex)
+			dst = r.appendPartition(dst, &answers[i], bufs, version)
 		}
 		if flex {
 			dst = append(dst, 0)
@@ -110,7 +112,8 @@ func appendLen(dst []byte, n int, flex bool) []byte {
 	return kbin.AppendInt32(dst, int32(n))
 }
 
-func (r *Reply) appendPartition(dst []byte, ans *answer, bufs [][]byte, flex bool) []byte {
+func (r *Reply) appendPartition(dst []byte, ans *answer, bufs [][]byte, version int16) []byte {
+	flex := version >= 12
 	dst = kbin.AppendInt32(dst, ans.a.index)
 	dst = kbin.AppendInt16(dst, ans.code)
 	dst = kbin.AppendInt64(dst, ans.hw)
@@ -131,11 +134,11 @@ func (r *Reply) appendPartition(dst []byte, ans *answer, bufs [][]byte, flex boo
 	if !flex {
 		return dst
 	}
-	tags := byte(0)
+	tags, mirrorEpoch := byte(0), version >= protocol.MirrorFetchVersion && ans.mirrorEpoch >= 0
 	if ans.diverging {
 		tags++
 	}
-	if ans.mirrorEpoch >= 0 {
+	if mirrorEpoch {
 		tags++
 	}
 	dst = append(dst, tags)
@@ -145,7 +148,7 @@ func (r *Reply) appendPartition(dst []byte, ans *answer, bufs [][]byte, flex boo
 		dst = kbin.AppendInt64(dst, ans.div.EndOffset)
 		dst = append(dst, 0)
 	}
-	if ans.mirrorEpoch >= 0 {
+	if mirrorEpoch {
 		dst = append(dst, tagMirrorEpochResponse, 4)
 		dst = kbin.AppendInt32(dst, ans.mirrorEpoch)
 	}

@@ -38,7 +38,7 @@ func TestReplyIsWhatKmsgEncodes(t *testing.T) {
 			if r.diverging {
 				p.DivergingEpoch.Epoch, p.DivergingEpoch.EndOffset = r.div.Epoch, r.div.EndOffset
 			}
-			if r.mirrorEpoch >= 0 {
+			if r.mirrorEpoch >= 0 && version >= protocol.MirrorFetchVersion {
 				p.UnknownTags.Set(3, binary.BigEndian.AppendUint32(nil, uint32(r.mirrorEpoch)))
 			}
 			last := &want.Topics[len(want.Topics)-1]

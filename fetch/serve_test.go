@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -257,37 +256,92 @@ func TestLongPollWaitsForMinBytesAndEndsInTime(t *testing.T) {
 	}
 }
 
+// mirrorEpochOf is tag 3 of the first partition of an answer, -1 when it is not there.
+func mirrorEpochOf(t *testing.T, reply *Reply, version int16) int32 {
+	t.Helper()
+	resp, out := decodeReply(t, reply, version), int32(-1)
+	if len(resp.Topics) == 0 {
+		return -2
+	}
+	resp.Topics[0].Partitions[0].UnknownTags.Each(func(k uint32, b []byte) {
+		if k == 3 {
+			out = int32(binary.BigEndian.Uint32(b))
+		}
+	})
+	return out
+}
+
 func TestMirrorLeaderEpochTags(t *testing.T) {
 	r := newRig(t, 1)
 	g := r.topic.parts[0]
 	r.src.do(func() { g.lead(1, 3); g.add(batch(0, 10, 3, 20)) })
 	r.mirror(1)
 	r.syncAll(10, r.three()...)
-	ask := func(v int32) ([]byte, bool) {
-		f := r.follower(1, 1)
-		q := f.request()
-		q.SessionEpoch, q.MaxWaitMillis = -1, 0
-		if v >= 0 {
-			q.Topics[0].Partitions[0].UnknownTags.Set(2, binary.BigEndian.AppendUint32(nil, uint32(v)))
+	for _, tt := range []struct {
+		name    string
+		version int16
+		tag     []byte
+		want    int32
+	}{
+		{"told before, in the KIP's version", 19, []byte{0, 0, 0, 3}, 3},
+		{"nothing told yet", 19, []byte{0, 0, 0, 0}, 3},
+		{"the default, written out", 19, []byte{255, 255, 255, 255}, -1},
+		{"without the field", 19, nil, -1},
+		{"a field of another size", 19, []byte{0, 0}, -1},
+		{"the field in a version that has none", 18, []byte{0, 0, 0, 0}, -1},
+	} {
+		q := r.follower(1, 1).request()
+		q.Version, q.SessionEpoch, q.MaxWaitMillis = tt.version, -1, 0
+		if tt.tag != nil {
+			q.Topics[0].Partitions[0].UnknownTags.Set(2, tt.tag)
 		}
 		reply, err := r.l.Fetch(context.Background(), q, 9001)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var tag []byte
-		found := false
-		decodeReply(t, reply, q.Version).Topics[0].Partitions[0].UnknownTags.Each(func(k uint32, b []byte) {
-			if k == 3 {
-				tag, found = b, true
-			}
-		})
-		return tag, found
+		if got := mirrorEpochOf(t, reply, q.Version); got != tt.want {
+			t.Errorf("%s: tag 3 is %d, want %d", tt.name, got, tt.want)
+		}
 	}
-	if b, ok := ask(0); !ok || !bytes.Equal(b, []byte{0, 0, 0, 3}) {
-		t.Errorf("tag 3 is %v", b)
+}
+
+// A session remembers that a partition carried the field: later requests of it name only what changes.
+func TestSessionsRememberMirrorLeaderEpoch(t *testing.T) {
+	r := newRig(t, 1)
+	g := r.topic.parts[0]
+	r.src.do(func() { g.lead(1, 3); g.add(batch(0, 10, 3, 20)) })
+	r.mirror(1)
+	fs := r.three()
+	r.syncAll(10, fs...)
+	q := r.follower(1, 1).request()
+	q.Version, q.SessionID, q.SessionEpoch, q.MaxWaitMillis = protocol.MirrorFetchVersion, 0, 0, 0
+	q.Topics[0].Partitions[0].UnknownTags.Set(2, []byte{0, 0, 0, 0})
+	ask := func(change func()) int32 {
+		t.Helper()
+		change()
+		reply, err := r.l.Fetch(context.Background(), q, 9001)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp := decodeReply(t, reply, q.Version)
+		if resp.ErrorCode != 0 {
+			t.Fatalf("error %d", resp.ErrorCode)
+		}
+		q.SessionID, q.SessionEpoch = resp.SessionID, q.SessionEpoch+1
+		return mirrorEpochOf(t, reply, q.Version)
 	}
-	if _, ok := ask(-1); ok {
-		t.Error("tag 3 for a request without tag 2")
+	if got := ask(func() {}); got != 3 {
+		t.Fatalf("the session's first answer says %d", got)
+	}
+	more := func() {
+		q.Topics, q.MaxWaitMillis = nil, 10_000
+		r.src.do(func() { g.add(batch(g.end(), 1, 3, 20)) })
+	}
+	if got := ask(more); got != 3 {
+		t.Errorf("a request that names no partition is answered %d", got)
+	}
+	if got := ask(func() { more(); q.Version = 18 }); got != -1 {
+		t.Errorf("an answer in version 18 says %d", got)
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 // maxSessions bounds the fetch sessions kept: a follower has one per fetcher thread and node id of ours.
 const maxSessions = 1000
 
-// Tags of a Fetch partition in KIP-1279's drafts (MirrorLeaderEpoch), which stock brokers neither send nor read.
+// Tags of a Fetch partition in KIP-1279's drafts (MirrorLeaderEpoch), from protocol.MirrorFetchVersion on. The request's value is what
+// the follower was last told, 0 in the beginning; that it is there is all that counts.
 const (
 	tagMirrorEpochRequest  = 2
 	tagMirrorEpochResponse = 3
@@ -65,7 +66,7 @@ type asked struct {
 	offset, logStart       int64
 	lastEpoch, leaderEpoch int32
 	maxBytes               int32
-	// mirrorEpoch: the request carried MirrorLeaderEpoch, so the answer does.
+	// mirrorEpoch: the newest request that named the partition carried MirrorLeaderEpoch, so answers in a version that has it do.
 	mirrorEpoch bool
 	// toldHW and toldStart are what was last answered, -1 before that and after an error.
 	toldHW, toldStart int64
@@ -75,11 +76,14 @@ type asked struct {
 	p *partition
 }
 
-func (a *asked) set(rp *kmsg.FetchRequestTopicPartition) {
+func (a *asked) set(rp *kmsg.FetchRequestTopicPartition, version int16) {
 	a.offset, a.logStart = rp.FetchOffset, rp.LogStartOffset
 	a.lastEpoch, a.leaderEpoch = rp.LastFetchedEpoch, rp.CurrentLeaderEpoch
 	a.maxBytes = rp.PartitionMaxBytes
 	a.mirrorEpoch = false
+	if version < protocol.MirrorFetchVersion {
+		return
+	}
 	rp.UnknownTags.Each(func(tag uint32, v []byte) {
 		if tag == tagMirrorEpochRequest && len(v) == 4 {
 			a.mirrorEpoch = int32(binary.BigEndian.Uint32(v)) >= 0
@@ -230,7 +234,7 @@ func (sess *session) update(req *kmsg.FetchRequest) {
 				sess.index[k] = a
 				sess.parts = append(sess.parts, a)
 			}
-			a.set(rp)
+			a.set(rp, req.Version)
 		}
 	}
 	forgot := false
@@ -293,7 +297,7 @@ func askedOf(req *kmsg.FetchRequest) []*asked {
 		for j := range t.Partitions {
 			a := &all[len(parts)]
 			*a = asked{topic: t.TopicID, name: t.Topic, index: t.Partitions[j].Partition, toldHW: -1, toldStart: -1}
-			a.set(&t.Partitions[j])
+			a.set(&t.Partitions[j], req.Version)
 			parts = append(parts, a)
 		}
 	}

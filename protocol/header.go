@@ -129,6 +129,9 @@ func apiName(key int16) string {
 // the response. False for keys and versions unknown to kmsg.
 func flexibleRequest(key, version int16) bool {
 	req := kmsg.RequestForKey(key)
+	if key == keyFetch && version == MirrorFetchVersion {
+		return true
+	}
 	if req == nil || version < 0 || version > req.MaxVersion() {
 		return false
 	}

@@ -34,6 +34,8 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 		return closef("hidden", "%s (key %d) is not served by a broker's listener", api.Name, h.Key)
 	case !known || api.Role == protocol.Relay:
 		return c.relay(h, frame, start)
+	case h.Key == keyFetch && h.Version == protocol.MirrorFetchVersion && c.l.InterBroker:
+		return c.mirrorFetch(h, body)
 	case h.Version < api.Min || h.Version > api.Max:
 		return closef("version", "%s version %d is not supported (%d to %d are)", api.Name, h.Version, api.Min, api.Max)
 	}
@@ -66,6 +68,21 @@ func (c *conn) relay(h protocol.RequestHeader, frame []byte, start time.Time) er
 		}
 	}
 	return c.forward(h, frame, start, false)
+}
+
+// mirrorFetch deals with a Fetch of a version that is not advertised, by which brokers that know KIP-1279 follow.
+func (c *conn) mirrorFetch(h protocol.RequestHeader, body []byte) error {
+	req, err := protocol.DecodeMirrorFetch(body)
+	if err != nil {
+		return malformed(err)
+	}
+	if err := c.prove(); err != nil {
+		return err
+	}
+	if err := c.judge(req); err != nil {
+		return err
+	}
+	return c.fetch(h, req)
 }
 
 // answer deals with the APIs that the registry calls Local.
