@@ -83,23 +83,26 @@ func (p *process) coordinates(name string) bool {
 	return ok && m.Self
 }
 
+func asProcess(m coordinator.Member) admin.Process {
+	return admin.Process{Address: m.Admin, NodeIDs: m.NodeIDs, Self: m.Self}
+}
+
+// adminProcesses are where the processes that live are asked, this one first.
+func (p *process) adminProcesses() []admin.Process {
+	out := []admin.Process{asProcess(p.self)}
+	for _, m := range p.alive() {
+		out = append(out, asProcess(m))
+	}
+	return out
+}
+
 // service answers operators for all processes.
 func (p *process) service() admin.Service {
-	at := func(m coordinator.Member) admin.Process {
-		return admin.Process{Address: m.Admin, NodeIDs: m.NodeIDs, Self: m.Self}
-	}
 	return &admin.Forward{
-		Service: operator{p.manager, p.syncer},
-		Processes: func() []admin.Process {
-			out := []admin.Process{at(p.self)}
-			for _, m := range p.alive() {
-				out = append(out, at(m))
-			}
-			return out
-		},
+		Service: operator{p.manager, p.syncer}, Processes: p.adminProcesses,
 		Owner: func(name string) (admin.Process, bool) {
 			m, ok := p.store.MetadataOwner(name)
-			return at(m), ok && (m.Self || p.peers.Alive(m))
+			return asProcess(m), ok && (m.Self || p.peers.Alive(m))
 		},
 		Dial: func(address string) (admin.Service, func(), error) {
 			c, err := admin.NewClient(admin.ClientConfig{Addresses: []string{address}, ClientID: admin.PeerClientID, TLS: p.sockets.peerTLS})

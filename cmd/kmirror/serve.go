@@ -199,7 +199,7 @@ func (p *process) listeners(legs legs) (err error) {
 		return err
 	}
 	p.admin, err = admin.New(admin.Config{Listen: p.sockets.admin, Service: p.service(), States: p.store, Pong: p.pong, Log: p.log,
-		TLS: p.sockets.adminTLS, Allow: p.cfg.Admin.Allow,
+		TLS: p.sockets.adminTLS, Allow: p.cfg.Admin.Allow, Processes: p.adminProcesses, ClusterID: p.broker.ClusterID,
 		Uncordon: func(ctx context.Context) error { return p.broker.Uncordon(ctx, uncordonFor) }})
 	return err
 }

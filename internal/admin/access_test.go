@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,11 @@ func TestOnlyThoseInAllowAreServed(t *testing.T) {
 		"retire": func() error { _, err := other.Retire(ctx, RetireRequest{NodeIDs: []int32{1}}); return err },
 	} {
 		var e *Error
-		if err := call(); !errors.As(err, &e) || e.Code != kip1279.ClusterAuthorizationFailed || e.Exit != ExitUnreachable ||
+		want := kip1279.ClusterMirrorAuthorizationError
+		if slices.Contains([]string{"bump", "verify", "retire"}, name) { // not about a mirror
+			want = kip1279.ClusterAuthorizationFailed
+		}
+		if err := call(); !errors.As(err, &e) || e.Code != want || e.Exit != ExitUnreachable ||
 			!strings.Contains(e.Hint, `add "User:CN=dev" to admin.allow`) {
 			t.Errorf("%s of one who is not in allow: %+v", name, err)
 		}

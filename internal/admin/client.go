@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -84,7 +85,7 @@ func (c *Client) disconnect() {
 
 // CreateMirror implements Service.
 func (c *Client) CreateMirror(ctx context.Context, name string, config map[string]string) error {
-	req := &kip1279.CreateClusterMirrorRequest{MirrorName: name}
+	req := &kip1279.CreateClusterMirrorRequest{MirrorName: name, Options: mustJSON(createOptions{Repeatable: true})}
 	for _, key := range sortedKeys(config) {
 		value := config[key]
 		req.Config = append(req.Config, kip1279.ConfigEntry{Name: key, Value: &value})
@@ -101,7 +102,7 @@ func (c *Client) StartTopics(ctx context.Context, start StartRequest) ([]TopicRe
 	req := &kip1279.StartMirrorTopicsRequest{MirrorName: start.Mirror, StateValidationOffset: -1}
 	names, patterns := splitPatterns(start.Topics)
 	for _, n := range names {
-		req.Topics = append(req.Topics, kip1279.StartTopic{TopicName: n})
+		req.Topics = append(req.Topics, kip1279.StartTopic{TopicName: n, TopicID: start.TopicIDs[n]})
 	}
 	req.IncludePatterns = patterns
 	names, req.ExcludePatterns = splitPatterns(start.Exclude)
@@ -160,6 +161,9 @@ func (c *Client) Describe(ctx context.Context, req DescribeRequest) ([]Partition
 	}
 	var out []PartitionInfo
 	for _, m := range resp.Mirrors {
+		if refused, err := mirrorError(m); err != nil || refused != nil {
+			return nil, cmp.Or(refused, err)
+		}
 		for _, t := range m.Topics {
 			for _, p := range t.Partitions {
 				info, err := partitionFrom(m.MirrorName, t.TopicName, p)

@@ -39,7 +39,7 @@ func named(names []string) []kip1279.NamedTopic {
 // topicsFields are the parts of a TopicsRequest as the messages have them.
 func topicsFields(req TopicsRequest) (topics []kip1279.NamedTopic, options []byte) {
 	names, patterns := splitPatterns(req.Topics)
-	return named(names), mustJSON(topicsOptions{Patterns: patterns, DryRun: req.DryRun})
+	return named(names), mustJSON(topicsOptions{Patterns: patterns, DryRun: req.DryRun, Strict: req.Strict})
 }
 
 // PauseTopics implements Service.

@@ -43,6 +43,12 @@ type stopOptions struct {
 type topicsOptions struct {
 	Patterns []string `json:"patterns,omitempty"`
 	DryRun   bool     `json:"dry_run,omitempty"`
+	Strict   bool     `json:"strict,omitempty"`
+}
+
+// createOptions is kmirror's tagged field of CreateClusterMirror.
+type createOptions struct {
+	Repeatable bool `json:"repeatable,omitempty"`
 }
 
 // deleteOptions is kmirror's tagged field of DeleteClusterMirror.
@@ -90,14 +96,16 @@ func asError(err error) *Error {
 	return &Error{Code: kip1279.UnknownServerError, Message: err.Error(), Hint: "the log of kmirror serve tells more"}
 }
 
-// setStatus writes an error into a response; extra is where its hint goes.
+// setStatus writes an error into a response; extra is where its hint goes, nil where there is no place for one.
 func setStatus(s *kip1279.Status, extra *[]byte, err error) {
 	if err == nil {
 		return
 	}
 	e := asError(err)
 	s.ErrorCode, s.ErrorMessage = e.Code, &e.Message
-	*extra = mustJSON(errorExtra{Hint: e.Hint, Exit: e.Exit})
+	if extra != nil {
+		*extra = mustJSON(errorExtra{Hint: e.Hint, Exit: e.Exit})
+	}
 }
 
 // statusError reads an error out of a response, nil when there is none.

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -183,9 +182,7 @@ func (f *Forward) Describe(ctx context.Context, req DescribeRequest) ([]Partitio
 	for _, p := range best {
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b PartitionInfo) int {
-		return cmp.Or(cmp.Compare(a.Mirror, b.Mirror), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
-	})
+	slices.SortFunc(out, comparePartitions)
 	return out, nil
 }
 

@@ -3,10 +3,12 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"kmirror/internal/clientconf"
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
+	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 )
 
@@ -19,14 +21,16 @@ func (s *Server) answer(ctx context.Context, frame []byte, who caller) ([]byte, 
 	if h.key == keyApiVersions {
 		return appendResponse(nil, h, apiVersions(h.version).AppendTo), nil
 	}
+	if _, ok := kafkaAPIs[h.key]; ok {
+		return s.answerKafka(ctx, h, body, who)
+	}
 	api, ok := kip1279.Lookup(h.key)
 	if !ok {
 		return nil, &unanswerable{"key", fmt.Errorf("API key %d version %d: this is kmirror's admin listener, "+
 			"Kafka clients belong on a broker's", h.key, h.version)}
 	}
 	resp := api.Response().(kip1279.Response)
-	if e := s.refused(who); e != nil {
-		s.quiet.Warn("refused", "admin request refused", "peer", who.address, "principal", who.principal, "api", api.Name, "hint", e.Hint)
+	if e := s.denied(who, h.key, api.Name); e != nil {
 		refuse(resp, e)
 	} else if h.version < api.Min || h.version > api.Max {
 		// The layout of the answer is that of a version which the peer may not know: all it can read is the error code.
@@ -42,6 +46,25 @@ func (s *Server) answer(ctx context.Context, frame []byte, who caller) ([]byte, 
 		s.dispatch(ctx, req, resp, who)
 	}
 	return appendResponse(nil, h, func(dst []byte) []byte { return kip1279.Append(dst, resp) }), nil
+}
+
+// ofTheCluster are the APIs that need CLUSTER_ACTION on the cluster by the KIP, or that are not about a mirror.
+var ofTheCluster = []int16{
+	kip1279.KeyReadMirrorStates, kip1279.KeyWriteMirrorStates, kip1279.KeyBumpLeaderEpochs, kip1279.KeyKmirrorCall,
+	keyMetadata, keyFindCoordinator, keyDescribeCluster,
+}
+
+// denied is the answer to whoever may not use the listener, with the code that the KIP has for the API; nil for all others.
+func (s *Server) denied(who caller, key int16, name string) *Error {
+	e := s.refused(who)
+	if e == nil {
+		return nil
+	}
+	s.quiet.Warn("refused", "admin request refused", "peer", who.address, "principal", who.principal, "api", name, "hint", e.Hint)
+	if !slices.Contains(ofTheCluster, key) {
+		e.Code = kip1279.ClusterMirrorAuthorizationError
+	}
+	return e
 }
 
 // unanswerable is why a connection is closed instead of answered; kind groups log lines for their rate limit.
@@ -82,10 +105,14 @@ func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279
 		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse))
 	case *kip1279.DescribeClusterMirrorsRequest:
 		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
+	case *kip1279.ReadMirrorOffsetsRequest:
+		s.readOffsets(ctx, req, resp.(*kip1279.ReadMirrorOffsetsResponse))
+	case *kip1279.LastMirroredEpochsRequest:
+		s.readEpochs(ctx, req, resp.(*kip1279.LastMirroredEpochsResponse))
 	case *kip1279.KmirrorCallRequest:
 		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), who)
 	case *kip1279.WriteMirrorStatesRequest, *kip1279.ReadMirrorStatesRequest:
-		s.states(ctx, req, resp)
+		s.states(ctx, req, resp, who)
 	default:
 		head := resp.Head()
 		head.ErrorCode = kip1279.UnsupportedVersion
@@ -103,12 +130,29 @@ func (s *Server) create(
 			config[e.Name] = *e.Value
 		}
 	}
-	err := CheckMirror(req.MirrorName, config)
+	var opts createOptions
+	err := readOptions(req.Options, &opts)
+	if err == nil {
+		err = CheckMirror(req.MirrorName, config)
+	}
+	if err == nil && !opts.Repeatable {
+		err = s.unused(ctx, req.MirrorName)
+	}
 	if err == nil {
 		err = s.cfg.Service.CreateMirror(ctx, req.MirrorName, config)
 	}
 	setStatus(&resp.Status, &resp.Extra, err)
 	s.audit("create", who, err, "mirror", req.MirrorName)
+}
+
+// unused refuses the name of a mirror that there is. Whoever knows the KIP alone expects that also of an equal one.
+func (s *Server) unused(ctx context.Context, name string) error {
+	mirrors, err := s.cfg.Service.ListMirrors(ctx, false)
+	if err == nil && slices.ContainsFunc(mirrors, func(m MirrorInfo) bool { return m.Mirror == name }) {
+		err = &Error{Code: kip1279.ClusterMirrorAlreadyExists, Message: fmt.Sprintf("mirror %q exists", name), Hint: "choose another name",
+			Exit: ExitRefused}
+	}
+	return err
 }
 
 // CheckMirror checks what can be checked of a definition without the source: its name, that it says where the source is,
@@ -157,6 +201,12 @@ func startRequest(req *kip1279.StartMirrorTopicsRequest) (StartRequest, error) {
 	out.Overwrite, out.DryRun, out.Exclude = opts.Overwrite, opts.DryRun, opts.Exclude
 	for _, t := range req.Topics {
 		out.Topics = append(out.Topics, t.TopicName)
+		if !t.TopicID.IsZero() {
+			if out.TopicIDs == nil {
+				out.TopicIDs = map[string]protocol.UUID{}
+			}
+			out.TopicIDs[t.TopicName] = t.TopicID
+		}
 	}
 	out.Topics = append(out.Topics, slashed(req.IncludePatterns)...)
 	out.Exclude = append(out.Exclude, slashed(req.ExcludePatterns)...)
@@ -206,7 +256,7 @@ func (s *Server) describe(
 	}
 	var infos []PartitionInfo
 	if err == nil && req.ClusterID == nil {
-		infos, err = s.cfg.Service.Describe(ctx, DescribeRequest{Mirrors: req.MirrorNames, Topics: opts.Topics})
+		infos, err = s.describeMirrors(ctx, req, resp, opts.Topics)
 	} else if err == nil {
 		err = s.lookup(ctx, req, resp)
 	}
@@ -217,14 +267,15 @@ func (s *Server) describe(
 	}
 }
 
-// topicOf returns where the partition's description belongs; infos are sorted, so it is the last one or a new one.
+// topicOf returns where the partition's description belongs: at a mirror that is listed or, where it is just being made, a new one; infos
+// are sorted, so it is the last topic of it or a new one.
 func topicOf(resp *kip1279.DescribeClusterMirrorsResponse, p PartitionInfo) *kip1279.DescribedTopic {
-	if n := len(resp.Mirrors); n == 0 || resp.Mirrors[n-1].MirrorName != p.Mirror {
-		resp.Mirrors = append(resp.Mirrors, kip1279.DescribedMirror{
-			MirrorName: p.Mirror, AuthorizedOperations: kip1279.NoOperations,
-		})
+	at := slices.IndexFunc(resp.Mirrors, func(m kip1279.DescribedMirror) bool { return m.MirrorName == p.Mirror })
+	if at < 0 {
+		at = len(resp.Mirrors)
+		resp.Mirrors = append(resp.Mirrors, kip1279.DescribedMirror{MirrorName: p.Mirror, AuthorizedOperations: kip1279.NoOperations})
 	}
-	m := &resp.Mirrors[len(resp.Mirrors)-1]
+	m := &resp.Mirrors[at]
 	if n := len(m.Topics); n == 0 || m.Topics[n-1].TopicName != p.Topic {
 		m.Topics = append(m.Topics, kip1279.DescribedTopic{TopicName: p.Topic})
 	}

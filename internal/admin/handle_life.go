@@ -81,10 +81,10 @@ func (s *Server) change(
 	ctx context.Context, call topicsCall, status *kip1279.Status, extra *[]byte, who caller,
 ) []kip1279.TopicOutcome {
 	req := TopicsRequest{Mirror: call.mirror, Topics: topicNames(call.topics)}
-	var opts topicsOptions
+	opts := topicsOptions{Strict: len(call.options) == 0} // who knows the KIP alone expects its errors
 	err := readOptions(call.options, &opts)
 	if err == nil {
-		req.Topics, req.DryRun = append(req.Topics, slashed(opts.Patterns)...), opts.DryRun
+		req.Topics, req.DryRun, req.Strict = append(req.Topics, slashed(opts.Patterns)...), opts.DryRun, opts.Strict
 		err = someTopics(req.Topics)
 	}
 	var results []TopicResult
@@ -213,6 +213,8 @@ func (s *Server) private(
 			answer, err = s.alter(ctx, req.Payload, who)
 		case VerbSync:
 			answer, err = s.syncStatus(ctx, req.Payload)
+		case VerbConfig:
+			answer, err = s.mirrorConfig(ctx, req.Payload)
 		default:
 			answer, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)
 		}

@@ -236,8 +236,8 @@ func TestTheKIPsOwnClientInALaterLife(t *testing.T) {
 		})
 	call(&kip1279.DeleteClusterMirrorRequest{MirrorName: "m", StateValidationOffset: 3}, nil)
 	want := []any{StopRequest{Mirror: "m", All: true, MaxLoss: -1}, StopRequest{Mirror: "m", Topics: []string{"t", "/o.*/"}, MaxLoss: -1},
-		paused{Mirror: "m", Topics: []string{"t"}}, resumed{Mirror: "m", Topics: []string{"t"}},
-		recovered{Mirror: "m", Topics: []string{"t"}}, DeleteRequest{Mirror: "m"}}
+		paused{Mirror: "m", Topics: []string{"t"}, Strict: true}, resumed{Mirror: "m", Topics: []string{"t"}, Strict: true},
+		recovered{Mirror: "m", Topics: []string{"t"}, Strict: true}, DeleteRequest{Mirror: "m"}}
 	if !reflect.DeepEqual(f.life, want) {
 		t.Errorf("arrived\n%+v\nwant\n%+v", f.life, want)
 	}

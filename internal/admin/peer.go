@@ -44,6 +44,9 @@ type outcomeJSON struct {
 	Message string `json:"message,omitempty"`
 }
 
+// errNoState: a request names a state that there is not.
+var errNoState = errors.New("not a state of KIP-1279")
+
 // stateCodes maps the errors of states to the KIP's codes.
 var stateCodes = []struct {
 	err  error
@@ -53,6 +56,7 @@ var stateCodes = []struct {
 	{coordinator.ErrLoading, kip1279.CoordinatorLoadInProgress},
 	{coordinator.ErrFencedLeaderEpoch, kip1279.FencedLeaderEpoch},
 	{coordinator.ErrChanged, kip1279.InvalidClusterMirrorStates},
+	{errNoState, kip1279.InvalidRequest},
 	{context.DeadlineExceeded, kip1279.RequestTimedOut},
 	{context.Canceled, kip1279.RequestTimedOut},
 }
@@ -119,20 +123,6 @@ func (s *Server) topicIDOf(mirror, name string, tags kip1279.Tags) (protocol.UUI
 	return protocol.UUID{}, false
 }
 
-// states serves the two requests about states.
-func (s *Server) states(ctx context.Context, req kip1279.Message, resp kip1279.Response) {
-	if s.cfg.States == nil {
-		resp.Head().ErrorCode = kip1279.UnsupportedVersion
-		return
-	}
-	switch req := req.(type) {
-	case *kip1279.WriteMirrorStatesRequest:
-		s.writeStates(ctx, req, resp.(*kip1279.WriteMirrorStatesResponse))
-	case *kip1279.ReadMirrorStatesRequest:
-		s.readStates(ctx, req, resp.(*kip1279.ReadMirrorStatesResponse))
-	}
-}
-
 // writeStates serves WriteMirrorStates. A peer that knows the KIP alone says state and last mirrored epoch; the state UNKNOWN leaves
 // the stored one.
 func (s *Server) writeStates(
@@ -176,7 +166,11 @@ func (s *Server) stateOf(
 	if known.Err != nil {
 		return coordinator.PartitionState{}, known.Err
 	}
-	return coordinator.FromKIP(mirror, id, known, p.State, p.LastMirrorEpoch)
+	st, err := coordinator.FromKIP(mirror, id, known, p.State, p.LastMirrorEpoch)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errNoState, err)
+	}
+	return st, err
 }
 
 // readStates serves ReadMirrorStates.

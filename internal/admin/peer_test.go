@@ -73,7 +73,7 @@ func serveOwner(t *testing.T, o *owner) (coordinator.Member, *Peers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Listen: l, Service: &fake{}, States: o, Log: slog.New(slog.DiscardHandler), DrainTimeout: 300 * time.Millisecond,
+	s, err := New(Config{Listen: l, Service: &fake{mirrors: []MirrorInfo{{Mirror: "m"}}}, States: o, Log: slog.New(slog.DiscardHandler), DrainTimeout: 300 * time.Millisecond,
 		Pong: func() peers.Pong {
 			return peers.Pong{ProcessID: "p-1", NodeIDs: []int32{9001}, Unreachable: []string{"m"}}
 		}})
@@ -191,7 +191,7 @@ func TestStatesOfAPeerThatKnowsOnlyTheKIP(t *testing.T) {
 			codes = append(codes, p.ErrorCode)
 		}
 	}
-	if !reflect.DeepEqual(codes, []int16{0, 0, -1, 3}) {
+	if !reflect.DeepEqual(codes, []int16{0, 0, kip1279.InvalidRequest, 3}) {
 		t.Errorf("codes %v", codes)
 	}
 	want := known

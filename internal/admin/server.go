@@ -34,6 +34,10 @@ type Config struct {
 	// States and Pong are for other processes: what they ask the owner of states, and what they learn from a ping. nil: not served.
 	States StateOwner
 	Pong   func() peers.Pong
+	// Processes are those of the destination that are alive, this one included, and ClusterID is the destination's id, empty while it is
+	// not known. A client finds them by Metadata. nil: this one alone, by the address that it listens at, and none.
+	Processes func() []Process
+	ClusterID func() string
 	// Uncordon lifts the cordon of this process's node ids for a while. nil: not served.
 	Uncordon func(ctx context.Context) error
 	// TLS makes clients show a certificate, and Allow are the principals that are served then; the others are told so. Without TLS

@@ -13,8 +13,10 @@ import (
 type Service interface {
 	// CreateMirror stores a definition after its source has been reached. A definition equal to the stored one is no error.
 	CreateMirror(ctx context.Context, name string, config map[string]string) error
-	// AlterMirror gives a mirror other properties. Where connections are to be made anew, the same source must answer with them.
+	// AlterMirror gives a mirror other properties, or changes some. Where connections are to be made anew, the same source must answer with them.
 	AlterMirror(ctx context.Context, req AlterRequest) (AlterResult, error)
+	// MirrorConfig returns a mirror's properties, with mirror.source.cluster.id among them.
+	MirrorConfig(ctx context.Context, mirror string) (map[string]string, error)
 	// SyncStatus tells how the sync of metadata stands, of the mirrors named (none: all); for each mirror in the order of a round.
 	SyncStatus(ctx context.Context, mirrors []string) ([]SyncInfo, error)
 	// StartTopics starts mirroring topics of the source. One result per topic that matched; the error is about the request.
@@ -50,6 +52,8 @@ type StartRequest struct {
 	Mirror            string
 	Topics, Exclude   []string
 	Overwrite, DryRun bool
+	// TopicIDs are ids that topics are expected to have at the source, by their names; those that are not named may have any.
+	TopicIDs map[string]protocol.UUID
 }
 
 // TopicsRequest names topics of a mirror: literal names or /re/ (see Matcher), matched against those that it mirrors.
@@ -57,6 +61,8 @@ type TopicsRequest struct {
 	Mirror string
 	Topics []string
 	DryRun bool
+	// Strict refuses topics that are as wanted already, as KIP-1279 does; without it they are accepted, so that a request may be repeated.
+	Strict bool
 }
 
 // StopRequest asks for the end of mirroring.

@@ -11,7 +11,7 @@ import (
 	"kmirror/protocol/kip1279"
 )
 
-// Private verbs of this file. KIP-1279 alters a mirror by IncrementalAlterConfigs with a resource type that no stock client knows.
+// Private verbs of this file. KIP-1279 alters a mirror by IncrementalAlterConfigs, property by property, and has no words for what changes.
 const (
 	// VerbAlter is AlterMirror; AlterRequest and AlterResult are its payloads.
 	VerbAlter = "alter"
@@ -19,11 +19,13 @@ const (
 	VerbSync = "sync"
 )
 
-// AlterRequest gives a mirror other properties: Config is all of them, as in a create.
+// AlterRequest gives a mirror other properties: Config is all of them, as in a create, unless there are Changes. These are made to
+// those that the mirror has in that moment, so that none of two requests at a time is lost.
 type AlterRequest struct {
-	Mirror string            `json:"mirror"`
-	Config map[string]string `json:"config"`
-	DryRun bool              `json:"dry_run,omitempty"`
+	Mirror  string            `json:"mirror"`
+	Config  map[string]string `json:"config,omitempty"`
+	Changes []ConfigChange    `json:"changes,omitempty"`
+	DryRun  bool              `json:"dry_run,omitempty"`
 }
 
 // AlterResult says what an alter changes.
@@ -103,7 +105,7 @@ func (s *Server) alter(ctx context.Context, payload []byte, who caller) ([]byte,
 	var req AlterRequest
 	var result AlterResult
 	err := readOptions(payload, &req)
-	if err == nil {
+	if err == nil && len(req.Changes) == 0 {
 		err = CheckMirror(req.Mirror, req.Config)
 	}
 	if err == nil {

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -32,8 +34,10 @@ type header struct {
 // flexible reports whether the header is version 2, and that of the response version 1 (ApiVersions: always 0). What is not
 // known here is taken for not flexible, so that its key can be named.
 func (h header) flexible() bool {
-	if h.key == keyApiVersions {
-		return h.version >= 3
+	if _, ok := kafkaAPIs[h.key]; ok || h.key == keyApiVersions {
+		req := kmsg.RequestForKey(h.key)
+		req.SetVersion(h.version)
+		return req.IsFlexible()
 	}
 	_, ours := kip1279.Lookup(h.key)
 	return ours
@@ -72,7 +76,7 @@ func appendRequest(dst []byte, h header, body func(dst []byte) []byte) []byte {
 func appendResponse(dst []byte, h header, body func(dst []byte) []byte) []byte {
 	return framed(dst, func(dst []byte) []byte {
 		dst = kbin.AppendInt32(dst, h.correlation)
-		if h.key != keyApiVersions {
+		if h.key != keyApiVersions && h.flexible() {
 			dst = append(dst, 0)
 		}
 		return body(dst)
@@ -99,15 +103,11 @@ func parseResponse(h header, frame []byte) (correlation int32, body []byte, err 
 	return correlation, r.Src, nil
 }
 
-// served are the keys that the Service answers; the other keys of the KIP are answered with UNSUPPORTED_VERSION.
-var served = []int16{
-	kip1279.KeyCreateClusterMirror, kip1279.KeyStartMirrorTopics, kip1279.KeyStopMirrorTopics, kip1279.KeyListClusterMirrors,
-	kip1279.KeyDescribeClusterMirrors, kip1279.KeyPauseMirrorTopics, kip1279.KeyResumeMirrorTopics,
-	kip1279.KeyDeleteClusterMirror, kip1279.KeyBumpLeaderEpochs, kip1279.KeyRecoverMirrorTopics, kip1279.KeyReadMirrorStates,
-	kip1279.KeyWriteMirrorStates, kip1279.KeyKmirrorCall,
-}
+// mirrorFeature is the feature that says that a cluster knows KIP-1279, at its level 1.
+const mirrorFeature = "mirror.version"
 
-// apiVersions answers ApiVersions. A request in a version that is too high gets version 0 with error 35 (KIP-511).
+// apiVersions answers ApiVersions: what is served, and the KIP's feature. A request in a version that is too high gets version 0 with
+// error 35 (KIP-511).
 func apiVersions(version int16) *kmsg.ApiVersionsResponse {
 	resp := kmsg.NewPtrApiVersionsResponse()
 	add := func(key, lowest, highest int16) {
@@ -121,9 +121,17 @@ func apiVersions(version int16) *kmsg.ApiVersionsResponse {
 		return resp
 	}
 	resp.SetVersion(version)
-	for _, key := range served {
-		api, _ := kip1279.Lookup(key)
-		add(key, api.Min, api.Max)
+	for key, v := range kafkaAPIs {
+		add(key, v.min, v.max)
 	}
+	for _, api := range kip1279.APIs() {
+		add(api.Key, api.Min, api.Max)
+	}
+	slices.SortFunc(resp.ApiKeys, func(a, b kmsg.ApiVersionsResponseApiKey) int { return cmp.Compare(a.ApiKey, b.ApiKey) })
+	supported, finalized := kmsg.NewApiVersionsResponseSupportedFeature(), kmsg.NewApiVersionsResponseFinalizedFeature()
+	supported.Name, supported.MaxVersion = mirrorFeature, 1
+	finalized.Name, finalized.MinVersionLevel, finalized.MaxVersionLevel = mirrorFeature, 1, 1
+	resp.SupportedFeatures, resp.FinalizedFeatures = append(resp.SupportedFeatures, supported), append(resp.FinalizedFeatures, finalized)
+	resp.FinalizedFeaturesEpoch = 0
 	return resp
 }

@@ -89,6 +89,12 @@ var secretKeys = []string{
 	"sasl.oauthbearer.client.credentials.client.secret",
 }
 
+// Secret reports whether a property's value may hold a secret, or what leads to one.
+func Secret(key string) bool {
+	key = strings.TrimPrefix(key, RemoteAdminPrefix)
+	return slices.Contains(secretKeys, key) || key == "sasl.jaas.config"
+}
+
 // CheckSecrets refuses literal secrets: a definition that others can read may hold references only. The error lists all
 // offending keys, without their values.
 func CheckSecrets(props map[string]string) error {

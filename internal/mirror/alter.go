@@ -2,7 +2,9 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"kmirror/internal/admin"
@@ -12,10 +14,37 @@ import (
 	"kmirror/statemachine"
 )
 
+// alterTries is how often single changes are tried when others change the same mirror.
+const alterTries = 10
+
+// errMeanwhile is for internal use: a definition is not the one any more that was read.
+var errMeanwhile = errors.New("another command changed the mirror meanwhile")
+
+func meanwhile(mirror string) error {
+	return &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Message: fmt.Sprintf("another command changed mirror %s meanwhile", mirror),
+		Hint: "see list, then try again", Exit: admin.ExitRefused}
+}
+
 // AlterMirror gives a mirror that may be running other properties, all of them. A change of how the source is reached is accepted once
 // the same source answers that way; connections are then made anew. What only says what is synced takes effect at once, also
 // while the source does not answer.
+//
+// Changes of single properties are made to those that are stored in that moment; when another command comes in between, to what it
+// has stored.
 func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admin.AlterResult, error) {
+	for range alterTries {
+		switch out, err := m.alter(ctx, req); {
+		case !errors.Is(err, errMeanwhile):
+			return out, err
+		case len(req.Changes) == 0:
+			return out, meanwhile(req.Mirror)
+		}
+	}
+	return admin.AlterResult{}, meanwhile(req.Mirror)
+}
+
+// alter is one try of AlterMirror; errMeanwhile when what it had read was changed by another.
+func (m *Manager) alter(ctx context.Context, req admin.AlterRequest) (admin.AlterResult, error) {
 	var out admin.AlterResult
 	if err := m.loaded(); err != nil {
 		return out, err
@@ -23,10 +52,16 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 	if err := m.defined(req.Mirror); err != nil {
 		return out, err
 	}
+	old, _ := m.cfg.Store.Mirror(req.Mirror)
+	if len(req.Changes) > 0 {
+		var err error
+		if req.Config, err = changed(old, req.Changes); err != nil {
+			return out, err
+		}
+	}
 	if err := m.checkConfig(req.Mirror, req.Config); err != nil {
 		return out, err
 	}
-	old, _ := m.cfg.Store.Mirror(req.Mirror)
 	out.Changed = differing(old.Config, req.Config)
 	if len(out.Changed) == 0 {
 		return out, nil
@@ -54,9 +89,7 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 	defer m.writing.Unlock()
 	now, ok := m.cfg.Store.Mirror(req.Mirror)
 	if !ok || digest(now.Config) != digest(old.Config) {
-		return out, &admin.Error{Code: kip1279.InvalidClusterMirrorStates,
-			Message: fmt.Sprintf("another command changed mirror %s meanwhile", req.Mirror),
-			Hint:    "see list, then try again", Exit: admin.ExitRefused}
+		return out, errMeanwhile
 	}
 	now.Config = req.Config
 	if err := m.cfg.Store.PutMirror(ctx, now); err != nil {
@@ -64,6 +97,36 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 	}
 	m.poke()
 	return out, nil
+}
+
+// MirrorConfig returns the properties of a mirror, with the source's cluster id among them.
+func (m *Manager) MirrorConfig(_ context.Context, name string) (map[string]string, error) {
+	if err := m.loaded(); err != nil {
+		return nil, err
+	}
+	if err := m.defined(name); err != nil {
+		return nil, err
+	}
+	def, _ := m.cfg.Store.Mirror(name)
+	out := maps.Clone(def.Config)
+	out[sourceClusterConfig] = def.SourceClusterID
+	return out, nil
+}
+
+// changed returns the properties of a mirror with changes made to them, checked as those of a new one are. The source's cluster id may be
+// named as what it is.
+func changed(def coordinator.Mirror, changes []admin.ConfigChange) (map[string]string, error) {
+	for _, c := range changes {
+		if c.Name == sourceClusterConfig && (c.Op != admin.ConfigSet || c.Value != def.SourceClusterID) {
+			return nil, &admin.Error{Code: kip1279.InvalidConfig, Message: sourceClusterConfig + " can't be changed",
+				Hint: "a mirror stays with its source; for another one create another mirror", Exit: admin.ExitRefused}
+		}
+	}
+	config, err := admin.ChangeConfig(def.Config, changes)
+	if err != nil {
+		return nil, err
+	}
+	return config, admin.CheckMirror(def.Name, config)
 }
 
 // sameSource refuses properties that lead to another cluster, or to none.

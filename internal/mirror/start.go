@@ -181,6 +181,11 @@ func (s *startRun) topic(ctx context.Context, name string) (*admin.TopicPlan, er
 			Message: fmt.Sprintf("topic %s can't be mirrored: the source does not have it, or it is internal", name),
 			Hint:    "check the name; the source's principal needs DESCRIBE on it", Exit: admin.ExitUsage}
 	}
+	if want, ok := s.req.TopicIDs[name]; ok && want != protocol.UUID(d.ID) {
+		return nil, &admin.Error{Code: kip1279.InconsistentTopicID,
+			Message: fmt.Sprintf("topic %s has id %s at the source, not %s", name, protocol.UUID(d.ID), want),
+			Hint:    "look the topic up at the source again", Exit: admin.ExitRefused}
+	}
 	if s.filters.TopicExcluded(name) {
 		return nil, &admin.Error{Code: kip1279.InvalidRequest,
 			Message: fmt.Sprintf("topic %s is kept out by %s of mirror %s", name, filters.TopicsExclude, s.mirror.Name),

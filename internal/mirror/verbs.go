@@ -25,6 +25,10 @@ func (m *Manager) PauseTopics(ctx context.Context, req admin.TopicsRequest) ([]a
 	return m.want(ctx, req, statemachine.Paused, func(t coordinator.Topic) (done bool, err error) {
 		switch t.Desired {
 		case statemachine.Paused:
+			if req.Strict {
+				return false, &admin.Error{Code: kip1279.MirrorTopicAlreadyPaused, Message: fmt.Sprintf("topic %s is paused already", t.Name),
+					Hint: "to go on use resume", Exit: admin.ExitRefused}
+			}
 			return true, nil
 		case statemachine.Stopped:
 			return false, &admin.Error{Code: kip1279.MirrorTopicBeingStopped, Message: fmt.Sprintf("topic %s stops, or is STOPPED", t.Name),
@@ -40,6 +44,10 @@ func (m *Manager) ResumeTopics(ctx context.Context, req admin.TopicsRequest) ([]
 	return m.want(ctx, req, statemachine.Mirroring, func(t coordinator.Topic) (done bool, err error) {
 		switch t.Desired {
 		case statemachine.Mirroring:
+			if req.Strict {
+				return false, &admin.Error{Code: kip1279.MirrorTopicNotPaused, Message: fmt.Sprintf("topic %s is not paused", t.Name),
+					Hint: "it is mirrored; describe says how far it is", Exit: admin.ExitRefused}
+			}
 			return true, nil
 		case statemachine.Stopped:
 			return false, &admin.Error{Code: kip1279.MirrorTopicNotPaused, Message: fmt.Sprintf("topic %s is not paused: it stops, or is STOPPED", t.Name),

@@ -1,10 +1,11 @@
 package kip1279
 
-// API keys. 97 is a hole, 106 (ReadMirrorOffsets) belongs to a later generation.
+// API keys. 97 belongs to an earlier generation than the others, 106 and 107 to a later one.
 const (
 	KeyCreateClusterMirror    int16 = 94
 	KeyStartMirrorTopics      int16 = 95
 	KeyStopMirrorTopics       int16 = 96
+	KeyLastMirroredEpochs     int16 = 97
 	KeyListClusterMirrors     int16 = 98
 	KeyDescribeClusterMirrors int16 = 99
 	KeyReadMirrorStates       int16 = 100
@@ -13,6 +14,7 @@ const (
 	KeyResumeMirrorTopics     int16 = 103
 	KeyDeleteClusterMirror    int16 = 104
 	KeyBumpLeaderEpochs       int16 = 105
+	KeyReadMirrorOffsets      int16 = 106
 	KeyRecoverMirrorTopics    int16 = 107
 	// KeyKmirrorCall is kmirror's own: verbs that the KIP has no RPC for.
 	KeyKmirrorCall int16 = 30001
@@ -40,6 +42,10 @@ var apis = []API{
 	{
 		Key: KeyStopMirrorTopics, Name: "StopMirrorTopics",
 		Request: newMessage[StopMirrorTopicsRequest], Response: newMessage[StopMirrorTopicsResponse],
+	},
+	{
+		Key: KeyLastMirroredEpochs, Name: "LastMirroredEpochs",
+		Request: newMessage[LastMirroredEpochsRequest], Response: newMessage[LastMirroredEpochsResponse],
 	},
 	{
 		Key: KeyListClusterMirrors, Name: "ListClusterMirrors",
@@ -72,6 +78,10 @@ var apis = []API{
 	{
 		Key: KeyBumpLeaderEpochs, Name: "BumpLeaderEpochs",
 		Request: newMessage[BumpLeaderEpochsRequest], Response: newMessage[BumpLeaderEpochsResponse],
+	},
+	{
+		Key: KeyReadMirrorOffsets, Name: "ReadMirrorOffsets",
+		Request: newMessage[ReadMirrorOffsetsRequest], Response: newMessage[ReadMirrorOffsetsResponse],
 	},
 	{
 		Key: KeyRecoverMirrorTopics, Name: "RecoverMirrorTopics",

@@ -6,7 +6,9 @@ package kip1279
 type CreateClusterMirrorRequest struct {
 	MirrorName string
 	Config     []ConfigEntry
-	Tags       Tags
+	// Options is JSON (tag 10000): repeatable as a boolean, by which a definition equal to the stored one is no error.
+	Options []byte
+	Tags    Tags
 }
 
 // ConfigEntry is one property of a mirror.
@@ -37,7 +39,7 @@ func (m *CreateClusterMirrorRequest) walk(c *codec) {
 		c.nullable(&e.Value)
 		c.tags(&e.Tags)
 	})
-	c.tags(&m.Tags)
+	c.tags(&m.Tags, own(FirstOwnTag, &m.Options))
 }
 
 func (m *CreateClusterMirrorResponse) walk(c *codec) {

@@ -56,7 +56,12 @@ func (*ReadMirrorStatesResponse) Key() int16 { return KeyReadMirrorStates }
 
 func (m *ReadMirrorStatesRequest) walk(c *codec) {
 	c.string(&m.MirrorName)
-	array(c, &m.Topics, false, func(t *ReadStateTopic) {
+	walkReadTopics(c, &m.Topics)
+	c.tags(&m.Tags)
+}
+
+func walkReadTopics(c *codec, topics *[]ReadStateTopic) {
+	array(c, topics, false, func(t *ReadStateTopic) {
 		c.string(&t.Name)
 		array(c, &t.Partitions, false, func(p *ReadStatePartition) {
 			c.int32(&p.PartitionIndex)
@@ -64,7 +69,6 @@ func (m *ReadMirrorStatesRequest) walk(c *codec) {
 		})
 		c.tags(&t.Tags)
 	})
-	c.tags(&m.Tags)
 }
 
 func (m *ReadMirrorStatesResponse) walk(c *codec) {

@@ -5,7 +5,7 @@ import "kmirror/protocol"
 // StartMirrorTopics (key 95, version 0): begins to mirror topics, by name or by pattern over the source's topics.
 
 // StartMirrorTopicsRequest names topics, patterns (RE2 over the whole name), or both. kmirror needs neither TopicID nor
-// NumPartitions: it asks the source itself, and refuses when they are given and differ.
+// NumPartitions: it asks the source itself, and refuses a TopicID that is given and is not the source's.
 type StartMirrorTopicsRequest struct {
 	MirrorName            string
 	Topics                []StartTopic
