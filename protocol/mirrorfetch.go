@@ -20,10 +20,10 @@ func DecodeMirrorFetch(body []byte) (*kmsg.FetchRequest, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.Version = MirrorFetchVersion
 	if err := req.ReadFrom(body); err != nil {
-		return nil, fmt.Errorf("Fetch v%d: %w (%w)", MirrorFetchVersion, ErrShort, err)
+		return nil, fmt.Errorf("request Fetch v%d: %w (%w)", MirrorFetchVersion, ErrShort, err)
 	}
 	if !bytes.Equal(req.AppendTo(nil), body) {
-		return nil, fmt.Errorf("Fetch v%d with other fields than those of KIP-1279: %w", MirrorFetchVersion, ErrUnsupported)
+		return nil, fmt.Errorf("request Fetch v%d with other fields than those of KIP-1279: %w", MirrorFetchVersion, ErrUnsupported)
 	}
 	return req, nil
 }

@@ -250,7 +250,13 @@ func (s store) Mirror(name string) (coordinator.Mirror, bool) {
 	}
 	return coordinator.Mirror{}, false
 }
-func (s store) PutMirror(context.Context, coordinator.Mirror) error { return nil }
+func (s store) PutMirror(_ context.Context, def coordinator.Mirror) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mirrors = slices.DeleteFunc(s.mirrors, func(d coordinator.Mirror) bool { return d.Name == def.Name })
+	s.mirrors = append(s.mirrors, def)
+	return nil
+}
 func (s store) DeleteMirror(_ context.Context, name string) error {
 	s.wrote("delete mirror " + name)
 	s.mu.Lock()

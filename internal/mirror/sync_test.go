@@ -15,6 +15,7 @@ import (
 	"kmirror/internal/metasync"
 	"kmirror/internal/replica"
 	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
 	"kmirror/statemachine"
 )
@@ -210,7 +211,7 @@ func TestAlter(t *testing.T) {
 	if got, err := m.AlterMirror(t.Context(), stops); err != nil || !slices.Equal(got.Stops, []string{"orders"}) {
 		t.Errorf("topics that are left out: %+v, %v", got, err)
 	}
-	if got, err := m.AlterMirror(t.Context(), with()); err != nil || len(got.Changed) != 0 {
+	if got, err := m.AlterMirror(t.Context(), with(filters.GroupsInclude, "app-.*")); err != nil || len(got.Changed) != 0 {
 		t.Errorf("nothing: %+v, %v", got, err)
 	}
 	for name, req := range map[string]admin.AlterRequest{
@@ -222,6 +223,59 @@ func TestAlter(t *testing.T) {
 		if _, err := m.AlterMirror(t.Context(), req); !errors.As(err, &e) || e.Exit != admin.ExitUsage || e.Hint == "" {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestAlterOfSingleProperties: what is not named stays, also what another command changes in between.
+func TestAlterOfSingleProperties(t *testing.T) {
+	w, m := mirrored(t)
+	looks := 0
+	m.cfg.DialRemote = func(coordinator.Mirror) (RemoteAdmin, error) {
+		if looks++; looks == 1 { // another command, between reading and writing
+			w.mirrors[0].Config = map[string]string{"bootstrap.servers": "127.0.0.1:1", filters.GroupsExclude: "x"}
+		}
+		return nil, nil
+	}
+	set := func(changes ...admin.ConfigChange) error {
+		_, err := m.AlterMirror(t.Context(), admin.AlterRequest{Mirror: "m", Changes: changes})
+		return err
+	}
+	if err := set(admin.ConfigChange{Name: filters.GroupsInclude, Value: "a"}); err != nil || looks != 2 {
+		t.Fatalf("%v after %d looks", err, looks)
+	}
+	if err := set(admin.ConfigChange{Name: filters.GroupsInclude, Op: admin.ConfigAppend, Value: "b"},
+		admin.ConfigChange{Name: "absent", Op: admin.ConfigDelete}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"bootstrap.servers": "127.0.0.1:1", filters.GroupsExclude: "x", filters.GroupsInclude: "a,b"}
+	if got := w.mirrors[0].Config; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	want[sourceClusterConfig] = "source"
+	if got, err := m.MirrorConfig(t.Context(), "m"); err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	for name, tt := range map[string]struct {
+		change admin.ConfigChange
+		code   int16
+	}{
+		"another source":  {admin.ConfigChange{Name: sourceClusterConfig, Value: "other"}, kip1279.InvalidConfig},
+		"no servers":      {admin.ConfigChange{Name: "bootstrap.servers", Op: admin.ConfigDelete}, kip1279.InvalidRequest},
+		"a secret":        {admin.ConfigChange{Name: "ssl.key.password", Value: "literal"}, kip1279.InvalidConfig},
+		"a broken filter": {admin.ConfigChange{Name: filters.TopicsInclude, Value: "("}, kip1279.InvalidConfig},
+	} {
+		var e *admin.Error
+		if err := set(tt.change); !errors.As(err, &e) || e.Code != tt.code {
+			t.Errorf("%s: %v, want code %d", name, err, tt.code)
+		}
+	}
+	m.cfg.DialRemote = func(coordinator.Mirror) (RemoteAdmin, error) { // a race that is lost every time
+		w.mirrors[0].Config = map[string]string{"bootstrap.servers": "127.0.0.1:1", filters.GroupsExclude: w.mirrors[0].Config[filters.GroupsExclude] + "x"}
+		return nil, nil
+	}
+	var e *admin.Error
+	if err := set(admin.ConfigChange{Name: filters.GroupsInclude, Value: "c"}); !errors.As(err, &e) || e.Code != kip1279.InvalidClusterMirrorStates {
+		t.Errorf("others without end: %v", err)
 	}
 }
 

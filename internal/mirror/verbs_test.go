@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/admin"
@@ -116,6 +117,28 @@ func TestGates(t *testing.T) {
 				t.Errorf("resume: %s, %v, want %s", got, err, tt.resume)
 			}
 		})
+	}
+}
+
+// TestStrict: who knows the KIP alone is told that a topic is as wanted already; who may repeat a request is not.
+func TestStrict(t *testing.T) {
+	_, m := fleet(t, "a MIRRORING MIRRORING MIRRORING", "b PAUSED PAUSED PAUSED")
+	req := admin.TopicsRequest{Mirror: "m", Topics: []string{"a", "b"}, DryRun: true, Strict: true}
+	if got, err := m.PauseTopics(t.Context(), req); err != nil || outcomes(got) != "a ok, b 140/4" {
+		t.Errorf("pause: %s, %v", outcomes(got), err)
+	}
+	if got, err := m.ResumeTopics(t.Context(), req); err != nil || outcomes(got) != "a 141/4, b ok" {
+		t.Errorf("resume: %s, %v", outcomes(got), err)
+	}
+}
+
+// TestTopicIDsOfAStart: a topic that has another id at the source than the client looked up is not started.
+func TestTopicIDsOfAStart(t *testing.T) {
+	_, m := mirrored(t)
+	run := &startRun{m: m, mirror: coordinator.Mirror{Name: "m"}, source: kadm.TopicDetails{"new": {Topic: "new", ID: kadm.TopicID{1}}},
+		req: admin.StartRequest{Mirror: "m", Topics: []string{"new"}, TopicIDs: map[string]protocol.UUID{"new": {2}}}}
+	if _, err := run.topic(t.Context(), "new"); outcome(err) != "103/4" {
+		t.Errorf("%v", err)
 	}
 }
 
