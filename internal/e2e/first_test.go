@@ -25,4 +25,5 @@ func TestThinnestPath(t *testing.T) {
 	sameSegments(t, src, dst, "orders", 2, 3)
 	t.Log(s.must("describe"))
 	t.Log(s.must("verify", "--mirror", "m"))
+	t.Run("a client of KIP-1279 alone", func(t *testing.T) { usesTheKIP(t, s, src) })
 }
