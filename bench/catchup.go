@@ -84,7 +84,7 @@ func bar(what string, got float64, op string, want float64) {
 	if !ok {
 		verdict = "MISSED"
 	}
-	fmt.Printf("  %-40s %8.2f   bar %s %g: %s\n", what, got, op, want, verdict)
+	fmt.Printf("  %-40s %8.2f   bar %s %.3g: %s\n", what, got, op, want, verdict)
 }
 
 func median[T any](rs []T, f func(T) float64) float64 {

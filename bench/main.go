@@ -1,5 +1,6 @@
-// Command bench measures kmirror beside the brokers' own replication, in one run on one machine, and prints ratios. Absolute
-// figures say more about the machine than about kmirror: processes share its cores. What carries over is CPU time per GB.
+// Command bench measures kmirror beside the brokers' own replication, and its gateway beside the broker itself, in one run on one
+// machine, and prints ratios. Absolute figures say more about the machine than about kmirror: processes share its cores. What carries
+// over is CPU time per GB.
 package main
 
 import (
@@ -26,22 +27,27 @@ type settings struct {
 	// failing partitions in topics are failed over; phases prints where the time goes also of runs that are fast enough.
 	failing, topics int
 	phases          bool
-	only            string
+	// proxied is how many records each run of the proxy's part moves, kafkaProxy the binary that it is held against; none: it is left out.
+	proxied    int
+	kafkaProxy string
+	only       string
 }
 
-// part is one thing that is measured.
+// part is one thing that is measured, between two clusters; alone is a part that has a cluster of its own instead.
 type part struct {
 	name    string
 	measure func(*bed, context.Context) error
+	alone   func(settings, context.Context) error
 }
 
 // parts of a run, in their order; -only names one.
 var parts = []part{
-	{"catchup", (*bed).catchUp},
-	{"latency", (*bed).steady},
-	{"failover", (*bed).failover},
-	{"takeover", (*bed).takeover},
-	{"sync", (*bed).metadata},
+	{name: "catchup", measure: (*bed).catchUp},
+	{name: "latency", measure: (*bed).steady},
+	{name: "failover", measure: (*bed).failover},
+	{name: "takeover", measure: (*bed).takeover},
+	{name: "sync", measure: (*bed).metadata},
+	{name: "proxy", alone: settings.proxy},
 }
 
 func main() {
@@ -56,6 +62,8 @@ func main() {
 	flag.IntVar(&s.failing, "failover-partitions", 500, "partitions that fail over; 0 leaves it out")
 	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
+	flag.IntVar(&s.proxied, "proxy-records", 500_000, "records per run through the gateway; 0 leaves it out")
+	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"), "a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
 	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -85,6 +93,8 @@ func (s settings) check() error {
 		return fmt.Errorf("-only %s is not known: give one of %s", s.only, partNames())
 	case s.topics < 1 || s.failing > 0 && s.failing < s.topics:
 		return fmt.Errorf("%d partitions can't be in %d topics", s.failing, s.topics)
+	case s.proxied < 0:
+		return fmt.Errorf("-proxy-records %d is negative", s.proxied)
 	case s.runs < 1:
 		return fmt.Errorf("-runs %d measures nothing", s.runs)
 	}
@@ -100,9 +110,14 @@ func (s settings) wants(name string) bool {
 		return s.latency > 0
 	case name == "failover":
 		return s.failing > 0
+	case name == "proxy":
+		return s.proxied > 0
 	}
 	return true
 }
+
+// props of all brokers: what is deleted makes room soon, and nothing else is.
+var props = map[string]string{"log.segment.delete.delay.ms": "1000", "log.retention.check.interval.ms": "600000"}
 
 // bed is the two clusters and the kmirror process between them.
 type bed struct {
@@ -114,12 +129,29 @@ type bed struct {
 }
 
 func run(ctx context.Context, s settings) error {
+	if slices.ContainsFunc(parts, func(p part) bool { return p.measure != nil && s.wants(p.name) }) {
+		if err := between(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		if p.alone == nil || !s.wants(p.name) {
+			continue
+		}
+		if err := p.alone(s, ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// between measures what needs two clusters.
+func between(ctx context.Context, s settings) error {
 	dir, err := os.MkdirTemp("", "kmirror-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	props := map[string]string{"log.segment.delete.delay.ms": "1000", "log.retention.check.interval.ms": "600000"}
 	fmt.Println("starting clusters: source of 1 node, destination of 1 controller and 3 brokers, Kafka", testkafka.Latest)
 	b := &bed{settings: s}
 	if b.src, err = testkafka.Launch(ctx, filepath.Join(dir, "src"), testkafka.Options{Name: "source", Properties: props}, os.Stderr); err != nil {
@@ -138,7 +170,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	for _, p := range parts {
-		if !s.wants(p.name) {
+		if p.measure == nil || !s.wants(p.name) {
 			continue
 		}
 		if err := p.measure(b, ctx); err != nil {

@@ -49,8 +49,8 @@ func ports(n int) (int, error) {
 	return 0, fmt.Errorf("no %d free ports in a row", n)
 }
 
-// startShim starts a process with the node ids first and the one after, in a directory of its own.
-func startShim(ctx context.Context, set settings, dir string, first int, dst *testkafka.Cluster) (*shim, error) {
+// startShim starts a process with the node ids first and the one after, in a directory of its own, and further lines of configuration.
+func startShim(ctx context.Context, set settings, dir string, first int, dst *testkafka.Cluster, more ...string) (*shim, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -67,7 +67,8 @@ listeners:
   - {name: CLIENT, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
   - {name: REPL, bind: "127.0.0.1:%d", advertised: "127.0.0.1:%d", protocol: PLAINTEXT}
 log: {level: debug}
-`, first, first+1, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4)
+%s
+`, first, first+1, s.admin, p+1, strings.Join(dst.Bootstrap("CLIENT"), `", "`), strings.Join(dst.Controllers(), `", "`), p+2, p+2, p+4, p+4, strings.Join(more, "\n"))
 	s.config, s.http, s.profile = filepath.Join(dir, "kmirror.yaml"), fmt.Sprintf("http://127.0.0.1:%d/readyz", p+1), set.profile
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		return nil, err
@@ -146,8 +147,10 @@ func (s *shim) stop() {
 }
 
 // peak is the most memory that the process ever held, in bytes.
-func (s *shim) peak() int64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+func (s *shim) peak() int64 { return peakOf(s.cmd.Process.Pid) }
+
+func peakOf(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
 		var kb int64
 		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
