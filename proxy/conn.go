@@ -212,6 +212,11 @@ func (c *conn) read() error {
 			return err
 		}
 		start := time.Now()
+		if done, err := c.stream(start); err != nil {
+			return err
+		} else if done {
+			continue
+		}
 		frame, err := protocol.ReadFrame(c.br, c.s.cfg.MaxFrame, c.buf)
 		if err != nil {
 			if c.stopping() {

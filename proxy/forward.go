@@ -22,6 +22,16 @@ func (c *conn) forward(h protocol.RequestHeader, frame []byte, start time.Time, 
 
 // forwardEdited is forward for a request whose reply passes through edit, unless that is nil.
 func (c *conn) forwardEdited(h protocol.RequestHeader, frame []byte, start time.Time, noReply bool, edit replyEdit) error {
+	return c.forwardBy(h, start, noReply, edit, func(u *upstream) error {
+		if err := u.send(frame, c.s.cfg.IdleTimeout); err != nil {
+			return u.unwritten(h.Key, err)
+		}
+		return nil
+	})
+}
+
+// forwardBy is forwardEdited for a request that send writes; its error ends the connection.
+func (c *conn) forwardBy(h protocol.RequestHeader, start time.Time, noReply bool, edit replyEdit, send func(*upstream) error) error {
 	if err := c.connect(); err != nil {
 		return err
 	}
@@ -32,10 +42,12 @@ func (c *conn) forwardEdited(h protocol.RequestHeader, frame []byte, start time.
 		u.noReply.Store(u.sent)
 	} else {
 		e = entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start, edit: edit}
-		u.inFlight.Add(1)
 	}
-	if err := u.send(frame, c.s.cfg.IdleTimeout); err != nil {
-		return closef("upstream write", "forwarding %s to broker %d: %w", apiName(h.Key), u.broker, err)
+	if err := send(u); err != nil {
+		return err
+	}
+	if !noReply {
+		u.inFlight.Add(1)
 	}
 	return c.enqueue(e)
 }

@@ -27,18 +27,21 @@ var heldBuffers = sync.Pool{New: func() any { return new([heldBack]byte) }}
 var errReply = errors.New("a field reaches beyond the end of the reply")
 
 // passRecords passes the reply to a Fetch or ShareFetch on. Brokers name the addresses of new leaders behind the records (KIP-951), so
-// the reply is walked: record bytes go by unseen, from the read buffer to the client. Up to heldBack bytes are kept until the end is known
+// the reply is walked: record bytes go by unseen, from socket to socket where there are many. Up to heldBack bytes are kept until the end is known
 // and get the gateway's addresses. Of a larger reply the size has been sent by then, and so the addresses are blanked: the client asks for
 // metadata then.
 func (f *front) passRecords(c *conn, u *upstream, size int64, key, version int16) error {
 	held := size <= heldBack
 	var kept []byte
-	w := walker{u: u, left: size, out: func(b []byte) error { return c.replyFrame(b) }}
+	w := walker{
+		u: u, left: size, out: func(b []byte) error { return c.replyFrame(b) },
+		pass: func(n int64) error { return u.copyTo(c.nc, n, c.s.cfg.IdleTimeout) },
+	}
 	if held {
 		pooled := heldBuffers.Get().(*[heldBack]byte)
 		defer heldBuffers.Put(pooled)
 		kept = pooled[:0]
-		w.out = func(b []byte) error {
+		w.pass, w.out = nil, func(b []byte) error {
 			kept = append(kept, b...)
 			return nil
 		}
@@ -122,6 +125,8 @@ type walker struct {
 	pos  int
 	left int64
 	out  func([]byte) error
+	// pass passes the next n bytes on unseen; nil where they are held.
+	pass func(n int64) error
 	err  error
 }
 
@@ -171,6 +176,15 @@ func (w *walker) fill(n int) bool {
 func (w *walker) skip(n int64) {
 	if w.err == nil && (n < 0 || int64(w.pos)+n > w.left) {
 		w.err = errReply
+	}
+	// Of much more than has been read, what comes next need not go through here.
+	if rest := n - int64(len(w.win)-w.pos); w.pass != nil && w.err == nil && rest >= moveFrom {
+		w.pos = len(w.win)
+		if w.flush(); w.err == nil {
+			w.err = w.pass(rest)
+		}
+		w.left -= rest
+		return
 	}
 	for n > 0 && w.fill(1) {
 		step := min(n, int64(len(w.win)-w.pos))

@@ -83,7 +83,7 @@ func (s *Server) targets(listener string, preferred int32) []target {
 
 // upstream is a connection to a real broker for one client. Requests are written by the client's reader; replies come in
 // the order of the requests and are taken by the one whose turn it is: the writer, or the reader after quiesce. watch owns
-// the read side in between, so that a connection that the broker closed is noticed before it is used again.
+// the read side while no reply is due, so that a connection that the broker closed is noticed before it is used again.
 type upstream struct {
 	target
 	nc net.Conn
@@ -91,6 +91,8 @@ type upstream struct {
 
 	// readable is offered by watch when bytes of a reply are there; who takes it owns br until it sends on resume.
 	readable, resume chan struct{}
+	// kept: the writer has br still, since its next reply is due. It is the writer's, and the reader's after quiesce.
+	kept bool
 	// dead is closed when the broker ended the connection; err then says how.
 	dead chan struct{}
 	err  error
@@ -104,7 +106,7 @@ type upstream struct {
 	// has none. A broker that fails a Produce with acks=0 closes the connection, the only sign it can give.
 	sent             uint64
 	replied, noReply atomic.Uint64
-	// inFlight counts the forwarded requests whose reply has not been passed on.
+	// inFlight counts the requests that were sent whose reply has not been passed on.
 	inFlight atomic.Int32
 }
 
@@ -149,7 +151,7 @@ func newUpstream(owner context.Context, t target, nc net.Conn, lost func(*upstre
 func (u *upstream) watch(lost func(*upstream)) {
 	for {
 		if _, err := u.br.Peek(4); err != nil {
-			u.err = fmt.Errorf("broker %d closed the connection: %w", u.broker, err)
+			u.err = u.closed(err)
 			close(u.dead)
 			if lost != nil {
 				lost(u)
@@ -211,6 +213,9 @@ func (u *upstream) send(frame []byte, limit time.Duration) error {
 
 // await waits for the next reply; on nil the caller owns br until release.
 func (u *upstream) await(ctx context.Context) error {
+	if u.kept {
+		return nil // it is waited for by reading
+	}
 	select {
 	case <-u.readable:
 		return nil
@@ -222,6 +227,7 @@ func (u *upstream) await(ctx context.Context) error {
 }
 
 func (u *upstream) release() {
+	u.kept = false
 	select {
 	case u.resume <- struct{}{}:
 	case <-u.quit:
@@ -233,10 +239,26 @@ func (u *upstream) relayReply(c *conn, e *entry) error {
 	if err := u.await(c.ctx); err != nil {
 		return closeUpstream(err)
 	}
-	defer u.release()
+	err := u.relay(c, e)
+	if err == nil {
+		u.replied.Store(e.seq)
+		if u.inFlight.Add(-1) > 0 {
+			u.kept = true
+			return nil
+		}
+	}
+	u.release()
+	if c.ctx.Err() != nil { // the error tells only that we closed the connection
+		return c.ctx.Err()
+	}
+	return err
+}
+
+// relay is relayReply for who owns br.
+func (u *upstream) relay(c *conn, e *entry) error {
 	head, err := u.br.Peek(4)
 	if err != nil {
-		return closeUpstream(err)
+		return closeUpstream(u.closed(err))
 	}
 	size := int64(int32(binary.BigEndian.Uint32(head)))
 	if size < 4 || size > int64(c.s.cfg.MaxFrame) {
@@ -250,40 +272,14 @@ func (u *upstream) relayReply(c *conn, e *entry) error {
 		return closef("upstream order", "broker %d replied with correlation id %d where %d was due", u.broker, corr, e.corr)
 	}
 	if e.edit != nil {
-		err = e.edit(c, u, size+4)
-	} else {
-		err = u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout)
+		return e.edit(c, u, size+4)
 	}
-	if err != nil {
-		return err
-	}
-	u.replied.Store(e.seq)
-	u.inFlight.Add(-1)
-	return nil
+	return u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout)
 }
 
-// copyTo moves n bytes to the client through br's own buffer.
-func (u *upstream) copyTo(dst net.Conn, n int64, limit time.Duration) error {
-	for n > 0 {
-		if _, err := u.br.Peek(1); err != nil {
-			return closeUpstream(err)
-		}
-		b, err := u.br.Peek(int(min(n, int64(u.br.Buffered()))))
-		if err != nil {
-			return closeUpstream(err)
-		}
-		if err := dst.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-			return err
-		}
-		if _, err := dst.Write(b); err != nil {
-			return err
-		}
-		if _, err := u.br.Discard(len(b)); err != nil {
-			return err
-		}
-		n -= int64(len(b))
-	}
-	return nil
+// closed says that the broker ended the connection.
+func (u *upstream) closed(err error) error {
+	return fmt.Errorf("broker %d closed the connection: %w", u.broker, err)
 }
 
 func closeUpstream(err error) error {
