@@ -47,8 +47,8 @@ func (e *closeError) Error() string { return e.err.Error() }
 func (e *closeError) Unwrap() error { return e.err }
 
 // conn is one client connection. The reader goroutine (serve) reads requests, forwards them or answers them itself, and
-// queues one entry for each in their order; the writer goroutine delivers the entries. Fields without a comment are the
-// reader's alone.
+// puts one entry for each in line, in their order. Those that a broker answers are delivered by who reads from it, the others
+// by the reader, or by who delivered the entry before. Fields without a comment are the reader's alone.
 type conn struct {
 	s  *Server
 	l  Listener
@@ -58,14 +58,10 @@ type conn struct {
 	// ctx ends when the connection breaks or is cut.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// queue is closed by the reader.
-	queue chan entry
+	line
 	// stopped is closed, and ending set, when no further request may be read.
 	stopped chan struct{}
 	ending  atomic.Bool
-	// pending counts the entries that are not delivered yet, ownBytes the size of our own replies among them.
-	pending  atomic.Int32
-	ownBytes atomic.Int64
 
 	buf []byte
 	// up is the connection that forwarded requests go over, nil before the first; others are those to further replicas.
@@ -81,46 +77,21 @@ type conn struct {
 	denied  map[string]bool
 }
 
-// entry is one step of the writer. Exactly one of the fields up, bufs and barrier is set; an entry with none of them
-// stands for a request that has no reply (Produce with acks=0).
-type entry struct {
-	// up: the next reply of this upstream connection, which must carry corr, is passed on.
-	up    *upstream
-	corr  int32
-	seq   uint64
-	api   string
-	start time.Time
-	// edit passes the reply of up on, changed; nil: as it is.
-	edit replyEdit
-	// bufs is a whole reply of our own, size bytes of it.
-	bufs net.Buffers
-	size int64
-	// barrier is closed when all entries before it are delivered.
-	barrier chan struct{}
-}
-
-// replyEdit passes the next reply of an upstream connection on to the client, changed where it has to be. The reply has size bytes, size
-// prefix included, and all of them are taken from the connection. The writer calls it.
-type replyEdit func(c *conn, u *upstream, size int64) error
-
 func newConn(s *Server, l Listener, nc net.Conn) *conn {
-	return &conn{
-		s: s, l: l, nc: nc, br: bufio.NewReader(nc),
-		queue: make(chan entry, maxInFlight), stopped: make(chan struct{}), others: make(map[int32]*upstream),
-	}
+	c := &conn{s: s, l: l, nc: nc, br: bufio.NewReader(nc), stopped: make(chan struct{}), others: make(map[int32]*upstream)}
+	c.moved.L = &c.mu
+	return c
 }
 
 // serve runs the connection until it ends; ctx cuts it.
 func (c *conn) serve(ctx context.Context) {
 	c.begin(ctx)
 	defer c.cancel()
-	unhook := context.AfterFunc(c.ctx, func() { c.nc.Close() })
+	unhook := context.AfterFunc(c.ctx, func() {
+		c.nc.Close()
+		c.wake()
+	})
 	defer unhook()
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		c.write()
-	}()
 	err := c.handshake()
 	if err == nil {
 		err = c.read()
@@ -131,8 +102,7 @@ func (c *conn) serve(ctx context.Context) {
 		// The peer is gone, so nobody waits for the replies in flight. With bytes that aren't Kafka there are none.
 		c.cancel()
 	}
-	close(c.queue)
-	<-written
+	_ = c.quiesce() // fails where the connection is cut, and nobody waits any more
 	c.report(err)
 	if ours && c.ctx.Err() == nil {
 		c.linger()
@@ -254,38 +224,9 @@ func (c *conn) awaitRequest() error {
 			return err
 		case c.stopping():
 			return errDraining
-		case c.pending.Load() == 0:
+		case c.idle():
 			return errIdle
 		}
-	}
-}
-
-// enqueue hands an entry to the writer, waiting while too many are in flight.
-func (c *conn) enqueue(e entry) error {
-	c.pending.Add(1)
-	c.ownBytes.Add(e.size)
-	select {
-	case c.queue <- e:
-		return nil
-	case <-c.ctx.Done():
-		return c.ctx.Err()
-	}
-}
-
-// quiesce waits until everything before has been delivered; the reader then has the upstream connections to itself.
-func (c *conn) quiesce() error {
-	if c.pending.Load() == 0 {
-		return nil
-	}
-	done := make(chan struct{})
-	if err := c.enqueue(entry{barrier: done}); err != nil {
-		return err
-	}
-	select {
-	case <-done:
-		return nil
-	case <-c.ctx.Done():
-		return c.ctx.Err()
 	}
 }
 
@@ -302,41 +243,6 @@ func (c *conn) replyBuffers(bufs net.Buffers) error {
 		e.size += int64(len(b))
 	}
 	return c.enqueue(e)
-}
-
-// write delivers entries until the queue is closed. After an error the connection is cut and the rest dropped.
-func (c *conn) write() {
-	for e := range c.queue {
-		if c.ctx.Err() == nil {
-			if err := c.deliver(&e); err != nil {
-				c.report(err)
-				c.cancel()
-			}
-		}
-		c.ownBytes.Add(-e.size)
-		// The count falls before the barrier opens, so that a reader that passed one finds nothing pending.
-		c.pending.Add(-1)
-		if e.barrier != nil {
-			close(e.barrier)
-		}
-	}
-}
-
-func (c *conn) deliver(e *entry) error {
-	switch {
-	case e.up != nil:
-		if err := e.up.relayReply(c, e); err != nil {
-			return err
-		}
-		c.s.cfg.Observer.Forwarded(e.api, time.Since(e.start))
-	case e.bufs != nil:
-		if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
-			return err
-		}
-		_, err := e.bufs.WriteTo(c.nc)
-		return err
-	}
-	return nil
 }
 
 // report logs why a connection ended where that is worth a line: never for peers that just left.

@@ -160,7 +160,7 @@ func TestKafkaProxy54AcksZero(t *testing.T) {
 	}
 	w.server.mu.Lock()
 	for s := range w.server.conns {
-		eventually(t, "nothing in flight", func() bool { return s.pending.Load() == 0 && s.up.inFlight.Load() == 0 })
+		eventually(t, "nothing in flight", func() bool { return s.idle() && s.up.inFlight.Load() == 0 })
 	}
 	w.server.mu.Unlock()
 

@@ -37,19 +37,20 @@ func (c *conn) forwardBy(h protocol.RequestHeader, start time.Time, noReply bool
 	}
 	u := c.up
 	u.sent++
-	e := entry{}
 	if noReply {
 		u.noReply.Store(u.sent)
-	} else {
-		e = entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start, edit: edit}
+		return send(u)
 	}
-	if err := send(u); err != nil {
+	e := entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start, edit: edit}
+	u.inFlight.Add(1)
+	if err := c.enqueue(e); err != nil { // before the reply can come
 		return err
 	}
-	if !noReply {
-		u.inFlight.Add(1)
+	err := send(u)
+	if err != nil {
+		c.withdraw(u)
 	}
-	return c.enqueue(e)
+	return err
 }
 
 // connect makes sure that there is an upstream connection. One that ended while nothing was in flight is replaced, the same
@@ -81,7 +82,7 @@ func (c *conn) dialUpstream(preferred int32) (*upstream, error) {
 	if c.l.front != nil && c.l.NodeID != noNode {
 		return c.dialFronted()
 	}
-	return c.s.dialAny(c.ctx, c.l.Name, preferred, c.lost)
+	return c.s.dialAny(c.ctx, c.l.Name, preferred, c)
 }
 
 // lost is called when the broker upstream ended a connection. Requests that wait for a reply find out by themselves. Behind a gateway
@@ -92,11 +93,11 @@ func (c *conn) lost(u *upstream) {
 	}
 }
 
-// dialAny connects to the first of the live brokers that can be reached.
-func (s *Server) dialAny(ctx context.Context, listener string, preferred int32, lost func(*upstream)) (*upstream, error) {
+// dialAny connects to the first of the live brokers that can be reached, for a client.
+func (s *Server) dialAny(ctx context.Context, listener string, preferred int32, c *conn) (*upstream, error) {
 	err := errNoBroker
 	for _, t := range s.targets(listener, preferred) {
-		u, dialErr := s.dial(ctx, t, lost)
+		u, dialErr := s.dial(ctx, t, c)
 		if dialErr == nil {
 			return u, nil
 		}

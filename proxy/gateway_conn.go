@@ -37,7 +37,7 @@ func (c *conn) dialFronted() (*upstream, error) {
 	if !ok {
 		return nil, fmt.Errorf("broker %d is not registered with a listener %s", c.l.NodeID, c.l.Name)
 	}
-	return c.s.dial(c.ctx, t, c.lost)
+	return c.s.dial(c.ctx, t, c)
 }
 
 // produceFronted forwards a Produce request without what it has for read-only topics, whose refusal joins the broker's reply. With acks=0
@@ -102,7 +102,7 @@ func (f *front) joining(version int16, refused []kmsg.ProduceResponseTopic) repl
 	}
 }
 
-// replyFrame writes a reply to the client. The writer calls it.
+// replyFrame writes a reply, or a part of one, to the client. Whose turn it is calls it.
 func (c *conn) replyFrame(bufs ...[]byte) error {
 	if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
 		return err

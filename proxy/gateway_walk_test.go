@@ -25,7 +25,7 @@ func through(t testing.TB, f *front, wire []byte, key, version int16) ([]byte, e
 	defer cancel()
 	s := &Server{cfg: Config{MaxFrame: protocol.DefaultMaxFrame, IdleTimeout: 10 * time.Second}, log: discard}
 	c := &conn{s: s, nc: down, ctx: ctx}
-	u := newUpstream(ctx, target{broker: 1}, up, nil)
+	u := newUpstream(ctx, target{broker: 1}, up)
 	defer u.close()
 	go func() {
 		broker.Write(wire)

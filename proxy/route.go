@@ -46,7 +46,7 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 	if p, ok := req.(*kmsg.ProduceRequest); ok {
 		return c.produce(h, p, frame, start)
 	}
-	if c.ownBytes.Load() > maxOwnReplyBytes {
+	if c.held() > maxOwnReplyBytes {
 		if err := c.quiesce(); err != nil {
 			return err
 		}

@@ -81,18 +81,15 @@ func (s *Server) targets(listener string, preferred int32) []target {
 	return append(append([]target(nil), list[first:]...), list[:first]...)
 }
 
-// upstream is a connection to a real broker for one client. Requests are written by the client's reader; replies come in
-// the order of the requests and are taken by the one whose turn it is: the writer, or the reader after quiesce. watch owns
-// the read side while no reply is due, so that a connection that the broker closed is noticed before it is used again.
+// upstream is a connection to a real broker for one client. Requests are written by the client's reader. Replies are read by run, in
+// the order of the requests: it passes those to forwarded requests on to the client, and gives those to requests of our own to who asked.
 type upstream struct {
 	target
 	nc net.Conn
 	br *bufio.Reader
 
-	// readable is offered by watch when bytes of a reply are there; who takes it owns br until it sends on resume.
-	readable, resume chan struct{}
-	// kept: the writer has br still, since its next reply is due. It is the writer's, and the reader's after quiesce.
-	kept bool
+	// asked is where the next reply goes that is not the client's.
+	asked atomic.Pointer[chan answer]
 	// dead is closed when the broker ended the connection; err then says how.
 	dead chan struct{}
 	err  error
@@ -106,12 +103,19 @@ type upstream struct {
 	// has none. A broker that fails a Produce with acks=0 closes the connection, the only sign it can give.
 	sent             uint64
 	replied, noReply atomic.Uint64
-	// inFlight counts the requests that were sent whose reply has not been passed on.
+	// inFlight counts the forwarded requests whose reply has not been passed on.
 	inFlight atomic.Int32
 }
 
-// dial connects to a broker. The connection ends with owner at the latest; lost is called once if the broker ends it.
-func (s *Server) dial(owner context.Context, t target, lost func(*upstream)) (*upstream, error) {
+// answer is the frame of a reply to a request of our own.
+type answer struct {
+	frame []byte
+	err   error
+}
+
+// dial connects to a broker. The connection ends with owner at the latest. Replies to what is forwarded over it go to c, which is told if
+// the broker ends it; without one, requests of our own are all that it is for.
+func (s *Server) dial(owner context.Context, t target, c *conn) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(owner, dialTimeout)
 	defer cancel()
 	addr := net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
@@ -132,46 +136,69 @@ func (s *Server) dial(owner context.Context, t target, lost func(*upstream)) (*u
 		}
 		nc = secure
 	}
-	return newUpstream(owner, t, nc, lost), nil
+	u := newUpstream(owner, t, nc)
+	u.wg.Go(func() { u.run(s, c) })
+	return u, nil
 }
 
-// newUpstream takes over an open connection.
-func newUpstream(owner context.Context, t target, nc net.Conn, lost func(*upstream)) *upstream {
+// newUpstream takes over an open connection. Nothing is read from it before run.
+func newUpstream(owner context.Context, t target, nc net.Conn) *upstream {
 	u := &upstream{
 		target: t, nc: nc, br: bufio.NewReaderSize(nc, upstreamBuffer),
-		readable: make(chan struct{}), resume: make(chan struct{}),
 		dead: make(chan struct{}), quit: make(chan struct{}),
 	}
 	u.unhook = context.AfterFunc(owner, func() { u.nc.Close() })
-	u.wg.Go(func() { u.watch(lost) })
 	return u
 }
 
-// watch waits for the first bytes of each reply and hands the read side over.
-func (u *upstream) watch(lost func(*upstream)) {
+// run waits for replies and passes each on to whom it is for, until the connection ends.
+func (u *upstream) run(s *Server, c *conn) {
 	for {
-		if _, err := u.br.Peek(4); err != nil {
-			u.err = u.closed(err)
-			close(u.dead)
-			if lost != nil {
-				lost(u)
-			}
+		_, err := u.br.Peek(4)
+		if err != nil {
+			u.end(c, u.closed(err))
 			return
 		}
-		select {
-		case u.readable <- struct{}{}:
-		case <-u.quit:
-			return
-		}
-		select {
-		case <-u.resume:
-		case <-u.quit:
+		switch asked := u.asked.Swap(nil); {
+		case asked != nil:
+			frame, err := protocol.ReadFrame(u.br, s.cfg.MaxFrame, nil)
+			*asked <- answer{frame, err}
+		case c == nil || !c.turn(u):
+			u.end(c, fmt.Errorf("broker %d sent a reply that nobody waits for", u.broker))
 			return
 		}
 	}
 }
 
-// close ends the connection and waits for watch. A nil upstream is closed.
+// end notes how the connection ended. What is in line for it fails when its turn comes.
+func (u *upstream) end(c *conn, err error) {
+	u.err = err
+	close(u.dead)
+	if c == nil {
+		return
+	}
+	c.lost(u)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance()
+}
+
+// ended reports whether end was called.
+func (u *upstream) ended() bool {
+	select {
+	case <-u.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// closed says that the broker ended the connection.
+func (u *upstream) closed(err error) error {
+	return fmt.Errorf("broker %d closed the connection: %w", u.broker, err)
+}
+
+// close ends the connection and waits for run. A nil upstream is closed.
 func (u *upstream) close() {
 	if u == nil {
 		return
@@ -211,50 +238,19 @@ func (u *upstream) send(frame []byte, limit time.Duration) error {
 	return err
 }
 
-// await waits for the next reply; on nil the caller owns br until release.
-func (u *upstream) await(ctx context.Context) error {
-	if u.kept {
-		return nil // it is waited for by reading
-	}
-	select {
-	case <-u.readable:
-		return nil
-	case <-u.dead:
-		return u.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (u *upstream) release() {
-	u.kept = false
-	select {
-	case u.resume <- struct{}{}:
-	case <-u.quit:
-	}
-}
-
 // relayReply passes the next reply on to the client as it comes, without holding it.
 func (u *upstream) relayReply(c *conn, e *entry) error {
-	if err := u.await(c.ctx); err != nil {
-		return closeUpstream(err)
-	}
-	err := u.relay(c, e)
-	if err == nil {
-		u.replied.Store(e.seq)
-		if u.inFlight.Add(-1) > 0 {
-			u.kept = true
-			return nil
+	if err := u.relay(c, e); err != nil {
+		if c.ctx.Err() != nil { // it tells only that we closed the connection
+			return c.ctx.Err()
 		}
+		return err
 	}
-	u.release()
-	if c.ctx.Err() != nil { // the error tells only that we closed the connection
-		return c.ctx.Err()
-	}
-	return err
+	u.replied.Store(e.seq)
+	u.inFlight.Add(-1)
+	return nil
 }
 
-// relay is relayReply for who owns br.
 func (u *upstream) relay(c *conn, e *entry) error {
 	head, err := u.br.Peek(4)
 	if err != nil {
@@ -277,11 +273,6 @@ func (u *upstream) relay(c *conn, e *entry) error {
 	return u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout)
 }
 
-// closed says that the broker ended the connection.
-func (u *upstream) closed(err error) error {
-	return fmt.Errorf("broker %d closed the connection: %w", u.broker, err)
-}
-
 func closeUpstream(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -297,17 +288,12 @@ func (u *upstream) ask(ctx context.Context, s *Server, req kmsg.Request, wait ti
 	defer cancel()
 	h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), CorrelationID: corr, ClientID: &ownClientID}
 	frame := req.AppendTo(protocol.AppendRequestHeader(nil, h))
+	reply := make(chan answer, 1)
+	u.asked.Store(&reply)
 	if err := u.send(frame, askTimeout); err != nil {
 		return nil, err
 	}
-	if err := u.await(ctx); err != nil {
-		return nil, err
-	}
-	defer u.release()
-	// Bytes have come; a broker that stops in the middle is cut off by the context.
-	unhook := context.AfterFunc(ctx, func() { u.nc.Close() })
-	defer unhook()
-	body, err := protocol.ReadFrame(u.br, s.cfg.MaxFrame, nil)
+	body, err := u.await(ctx, reply)
 	if err != nil {
 		return nil, fmt.Errorf("reply of broker %d: %w", u.broker, err)
 	}
@@ -324,6 +310,23 @@ func (u *upstream) ask(ctx context.Context, s *Server, req kmsg.Request, wait ti
 		return nil, fmt.Errorf("reply of broker %d: %w", u.broker, errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return resp, nil
+}
+
+// await waits for the reply to a request of our own.
+func (u *upstream) await(ctx context.Context, reply chan answer) ([]byte, error) {
+	select {
+	case a := <-reply:
+		return a.frame, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-u.dead:
+	}
+	select {
+	case a := <-reply: // it came just before the end
+		return a.frame, a.err
+	default:
+		return nil, u.err
+	}
 }
 
 // ownClientID is the client id of requests that we send for a client on its own connection.

@@ -18,7 +18,7 @@ import (
 // when it has.
 func talking(ctx context.Context, bytes []byte) (u *upstream, said chan struct{}) {
 	ours, theirs := net.Pipe()
-	u, said = newUpstream(ctx, target{broker: 1}, ours, nil), make(chan struct{})
+	u, said = newUpstream(ctx, target{broker: 1}, ours), make(chan struct{})
 	go func() {
 		defer close(said)
 		go io.Copy(io.Discard, theirs)
@@ -99,6 +99,7 @@ func FuzzAsk(f *testing.F) {
 		defer cancel()
 		req := ownRequests()[int(n)%len(ownRequests())]
 		u, done := talking(ctx, said)
+		u.wg.Go(func() { u.run(s, nil) })
 		resp, err := u.ask(ctx, s, req, 0)
 		u.close()
 		<-done

@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// line is what the client of a connection is owed, in the order of its requests. Nobody has to be woken for a reply but the one who
+// reads it: with small requests those wake-ups would be most of the work.
+type line struct {
+	mu sync.Mutex
+	// moved is told when entries come or go, and when the connection or one of its upstream connections ends.
+	moved sync.Cond
+	owed  []entry
+	// busy: somebody delivers the first of owed.
+	busy bool
+	// ownBytes is the size of our own replies in line.
+	ownBytes int64
+}
+
+// entry is one reply that is owed: the next one of an upstream connection, or one of our own.
+type entry struct {
+	// up: the next reply of this upstream connection, which must carry corr, is passed on.
+	up    *upstream
+	corr  int32
+	seq   uint64
+	api   string
+	start time.Time
+	// edit passes the reply of up on, changed; nil: as it is.
+	edit replyEdit
+	// bufs is a whole reply of our own, size bytes of it.
+	bufs net.Buffers
+	size int64
+}
+
+// replyEdit passes the next reply of an upstream connection on to the client, changed where it has to be. The reply has size bytes, size
+// prefix included, and all of them are taken from the connection. The one who reads from that calls it.
+type replyEdit func(c *conn, u *upstream, size int64) error
+
+// enqueue puts an entry in line, waiting while too many are there, and delivers it if it is one of our own whose turn has come.
+func (c *conn) enqueue(e entry) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.owed) >= maxInFlight && c.ctx.Err() == nil {
+		c.moved.Wait()
+	}
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	c.owed = append(c.owed, e)
+	c.ownBytes += e.size
+	c.advance()
+	return nil
+}
+
+// withdraw takes the last entry out of line: its request could not be sent.
+func (c *conn) withdraw(u *upstream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.owed); n > 0 && c.owed[n-1].up == u && !(n == 1 && c.busy) {
+		c.owed = c.owed[:n-1]
+		u.inFlight.Add(-1)
+		c.moved.Broadcast()
+	}
+}
+
+// turn delivers the reply of u that has begun to come, when it is due, and what follows it in line. False: u is of no use any more.
+func (c *conn) turn(u *upstream) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.owed) == 0 || c.busy || c.owed[0].up != u {
+		// A request is in line before it is sent, and others than u have ended.
+		if u.inFlight.Load() == 0 || c.ctx.Err() != nil {
+			return false
+		}
+		c.moved.Wait()
+	}
+	c.deliver()
+	c.advance()
+	return c.ctx.Err() == nil
+}
+
+// advance delivers what is first in line, as long as no broker is to be waited for. The caller has mu, which is let go meanwhile.
+func (c *conn) advance() {
+	for len(c.owed) > 0 && !c.busy && (c.owed[0].up == nil || c.owed[0].up.ended() || c.ctx.Err() != nil) {
+		c.deliver()
+	}
+	c.moved.Broadcast()
+}
+
+// deliver delivers the first in line. After an error the connection is cut and the rest dropped. The caller has mu, which is let go
+// meanwhile.
+func (c *conn) deliver() {
+	e := c.owed[0]
+	c.busy = true
+	c.mu.Unlock()
+	err := c.ctx.Err()
+	if err == nil {
+		if err = c.pass(&e); err != nil {
+			c.report(err)
+			c.cancel()
+		}
+	}
+	c.mu.Lock()
+	c.busy = false
+	c.ownBytes -= e.size
+	c.owed = slices.Delete(c.owed, 0, 1)
+}
+
+// pass writes one reply to the client.
+func (c *conn) pass(e *entry) error {
+	if e.up == nil {
+		return c.replyFrame(e.bufs...)
+	}
+	if e.up.ended() {
+		return closeUpstream(e.up.err)
+	}
+	if err := e.up.relayReply(c, e); err != nil {
+		return err
+	}
+	c.s.cfg.Observer.Forwarded(e.api, time.Since(e.start))
+	return nil
+}
+
+// quiesce waits until everything before has been delivered; the reader then has the upstream connections to itself.
+func (c *conn) quiesce() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.owed) > 0 && c.ctx.Err() == nil {
+		c.moved.Wait()
+	}
+	return c.ctx.Err()
+}
+
+// idle reports whether the client is owed nothing.
+func (c *conn) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.owed) == 0
+}
+
+// held is the size of our own replies in line.
+func (c *conn) held() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ownBytes
+}
+
+// wake has all who wait for the line look again.
+func (c *conn) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.moved.Broadcast()
+}
