@@ -59,7 +59,7 @@ func TestFencing(t *testing.T) {
 	}
 	for _, change := range []func(*kmsg.FetchRequest){
 		func(q *kmsg.FetchRequest) { q.Version = 10 },
-		func(q *kmsg.FetchRequest) { q.Version = 19 },
+		func(q *kmsg.FetchRequest) { q.Version = 20 },
 		func(q *kmsg.FetchRequest) { q.ReplicaState.ID = -1 },
 	} {
 		q := r.follower(1, 1).request()
