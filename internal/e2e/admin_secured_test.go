@@ -169,8 +169,8 @@ func (g *guarded) others(t *testing.T) {
 		}
 	}
 	g.a.commands = dev
-	if _, errs, _ := g.a.run("list", "-o", "json"); !strings.Contains(errs, "CLUSTER_AUTHORIZATION_FAILED") {
-		t.Errorf("no error 31: %s", errs)
+	if _, errs, _ := g.a.run("list", "-o", "json"); !strings.Contains(errs, "CLUSTER_MIRROR_AUTHORIZATION_FAILED") {
+		t.Errorf("no error 144: %s", errs)
 	}
 	if !strings.Contains(mustRead(t, g.a.log), `principal="User:CN=dev"`) || len(audited(t, g.a, "pause")) != 0 {
 		t.Error("the log names nobody who was refused, or a verb of theirs")
