@@ -397,29 +397,3 @@ func TestVersionsThatAreNotServed(t *testing.T) {
 		t.Errorf("%+v, %v", resp, err)
 	}
 }
-
-func FuzzAnswer(f *testing.F) {
-	s := &Server{cfg: Config{Service: &fake{}, Log: slog.New(slog.DiscardHandler)}}
-	body := func(m kip1279.Message) []byte {
-		return appendRequest(nil, header{key: m.Key()}, func(dst []byte) []byte { return kip1279.Append(dst, m) })[4:]
-	}
-	f.Add(body(&kip1279.CreateClusterMirrorRequest{MirrorName: "m"}))
-	f.Add(body(&kip1279.StartMirrorTopicsRequest{MirrorName: "m", Options: []byte(`{"exclude":["a"]}`)}))
-	f.Add(body(&kip1279.DescribeClusterMirrorsRequest{Options: []byte(`{"topics":["/a/"]}`)}))
-	f.Add(body(&kip1279.KmirrorCallRequest{Verb: "v", Payload: []byte("{}")}))
-	f.Add(body(&kip1279.KmirrorCallRequest{Verb: VerbRetire, Payload: []byte(`{"node_ids":[9001]}`)}))
-	f.Add(body(&kip1279.StopMirrorTopicsRequest{MirrorName: "m", Patterns: []string{".*"}, Options: []byte(`{"max_loss":0}`)}))
-	f.Add(body(&kip1279.PauseMirrorTopicsRequest{MirrorName: "m", Options: []byte(`{"patterns":["a|b"]}`)}))
-	f.Add(body(&kip1279.ResumeMirrorTopicsRequest{MirrorName: "m", Topics: named([]string{"t"})}))
-	f.Add(body(&kip1279.RecoverMirrorTopicsRequest{MirrorName: "m", Topics: named([]string{"t"}), Options: []byte("{")}))
-	f.Add(body(&kip1279.DeleteClusterMirrorRequest{MirrorName: "m", Options: []byte(`{"dry_run":true}`)}))
-	f.Add(body(&kip1279.BumpLeaderEpochsRequest{Topics: []kip1279.BumpTopic{{Partitions: []kip1279.BumpPartition{{}, {}}}}}))
-	f.Add(body(&kip1279.DescribeClusterMirrorsRequest{ClusterID: new("c"), Lookups: []kip1279.EpochLookup{{Partitions: []int32{1}}}}))
-	f.Add([]byte("\x00\x12\x00\x03\x00\x00\x00\x01\xff\xff\x00"))
-	f.Fuzz(func(t *testing.T, frame []byte) {
-		out, err := s.answer(context.Background(), frame, caller{address: "peer"})
-		if err == nil && len(out) < 8 {
-			t.Errorf("an answer of %d bytes", len(out))
-		}
-	})
-}

@@ -59,6 +59,8 @@ func (k *keeper) Describe(ctx context.Context, req DescribeRequest) ([]Partition
 	return k.fake.Describe(ctx, req)
 }
 
+func (k *keeper) SyncStatus(context.Context, []string) ([]SyncInfo, error) { return nil, nil }
+
 // kip is a client that knows the KIP's schemas alone, of a server of two processes.
 type kip struct {
 	t     *testing.T

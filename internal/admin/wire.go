@@ -94,7 +94,7 @@ func framed(dst []byte, write func(dst []byte) []byte) []byte {
 func parseResponse(h header, frame []byte) (correlation int32, body []byte, err error) {
 	r := kbin.Reader{Src: frame}
 	correlation = r.Int32()
-	if h.key != keyApiVersions {
+	if h.key != keyApiVersions && h.flexible() {
 		kmsg.SkipTags(&r)
 	}
 	if !r.Ok() {
