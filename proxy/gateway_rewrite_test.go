@@ -169,6 +169,9 @@ func checkRewritten(t *testing.T, f *front, frame []byte, key, version int16, id
 		t.Fatalf("%s: %v", name, err)
 	}
 	to, number, has := f.AddressOf(id)
+	if f.Names != nil && has && (to != fmt.Sprintf("b%d.kafka.example.com", id) || number != 9443) {
+		t.Errorf("%s: clients are told %s:%d", name, to, number)
+	}
 	found := 0
 	addresses(reflect.ValueOf(resp), func(v reflect.Value) {
 		host, node := v.FieldByName("Host").String(), v.FieldByName("NodeID")

@@ -67,7 +67,7 @@ func newNameGate(t *testing.T) *nameGate {
 	gw, err := NewGateway(GatewayConfig{
 		Fronts: []Front{{Name: "CLIENT", Listen: ln, Host: "127.0.0.1", Port: uint16(ln.Addr().(*net.TCPAddr).Port), AdvertisedHost: bootstrapName,
 			Names: testNames(t), TLS: &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil }}}},
-		Images: g.image, Mirrors: fakeMirrors{"m": "east"}, Guest: func(id int32) bool { return id >= 9000 }, DrainTimeout: 5 * time.Second,
+		Images: g.image, Mirrors: fakeMirrors{"m": "east"}, Guest: func(id int32) bool { return id >= 9000 }, DrainTimeout: 20 * time.Second,
 		Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {

@@ -183,6 +183,10 @@ func TestFencesForNothingLess(t *testing.T) {
 			w.all("OUTSIDE", errRefused)
 			go func() { time.Sleep(9 * time.Second); w.set(func() { w.order = nil }) }()
 		},
+		"brokers that froze are found dead in the last moment": func(w *world) {
+			w.all("CLIENT", errFrozen)
+			go func() { time.Sleep(17 * time.Second); w.set(func() { w.order = nil }) }() // within the round that would be the last one
+		},
 		"no controller answers":    func(w *world) { w.all("CLIENT", errRefused); w.set(func() { w.current = errors.New("no controller") }) },
 		"a topic is being stopped": func(w *world) { w.all("CLIENT", errRefused); w.set(func() { w.needed = true }) },
 		"comes and goes": func(w *world) {
