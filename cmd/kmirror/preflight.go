@@ -50,6 +50,9 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 		Replication: l.replication, InterBrokerListener: cfg.Destination.InterBrokerListener, KafkaVersion: f.kafkaVersion,
 		CheckListeners: func(img *kraft.Image) error { return missingListeners(cfg, img) },
 	}
+	if look.UpstreamTLS, err = cfg.upstreamTLS(); err != nil {
+		return err
+	}
 	for _, l := range cfg.Listeners {
 		look.Listeners = append(look.Listeners, preflight.Listener{Name: l.Name, Protocol: l.Protocol})
 	}

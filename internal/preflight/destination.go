@@ -87,6 +87,7 @@ func (r *Report) image(ctx context.Context, c Config, cl *kgo.Client, cluster st
 		r.add(Fail, "destination brokers", "start the brokers", "no real broker is registered")
 		return
 	}
+	r.reach(ctx, c, real)
 	r.replication(ctx, c, real)
 	r.settings(ctx, c, cl, img, real)
 	r.tiered(img)

@@ -4,6 +4,7 @@ package preflight
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,7 +67,8 @@ type Config struct {
 	Listeners           []Listener
 	InterBrokerListener string
 	CheckListeners      func(*kraft.Image) error
-	KafkaVersion        string // that the destination has, or is to have; optional
+	UpstreamTLS         *tls.Config // of forwarded connections
+	KafkaVersion        string      // that the destination has, or is to have; optional
 	Source              []kgo.Opt
 	SourceFilters       *filters.Filters
 }
