@@ -17,6 +17,7 @@ import (
 
 // TestFencesItself: a kmirror that does not reach the brokers' client listener makes clients choose others, and mirrors on once it does.
 func TestFencesItself(t *testing.T) {
+	onlyInLong(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs real brokers")
@@ -40,12 +41,12 @@ func TestFencesItself(t *testing.T) {
 		}
 	}
 	cut(1)
-	polled(8*time.Second, func() bool { return false })
+	polled(10*time.Second, func() bool { return false })
 	s.is(t, cl, false) // one broker is left
 
 	cut(1, 2)
 	began := time.Now()
-	eventually(t, 20*time.Second, "fenced", func() error { return s.fenced(cl, true) })
+	eventually(t, 40*time.Second, "fenced", func() error { return s.fenced(cl, true) })
 	t.Logf("fenced %s after the cut", time.Since(began).Round(100*time.Millisecond))
 	s.is(t, cl, true)
 	s.locked(t)
@@ -116,7 +117,7 @@ func TestFencesOneOfTwo(t *testing.T) {
 	for _, w := range wires {
 		w.cut(a)
 	}
-	eventually(t, 30*time.Second, "the other leads all", func() error { return led(9003, 9004) })
+	eventually(t, 60*time.Second, "the other leads all", func() error { return led(9003, 9004) })
 	produce(t, client(t, src), "orders", 8, 100, 100)
 	b.caughtUp(src, 2, 30*time.Second, "orders")
 	if n := a.total("kmirror_self_fenced"); n != 1 {
@@ -144,7 +145,7 @@ func wiredShim(t *testing.T) (*testkafka.Cluster, *shim, map[int32]*wire) {
 		advertised[id] = map[string]string{testkafka.ClientListener: w.addr()}
 	}
 	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 2, Controllers: 1, Advertised: advertised})
-	s := makeShim(t, dst, 9001, "fence_after: 3s\nfence_slower_than: 1s\n")
+	s := makeShim(t, dst, 9001, "fence_after: 4s\nfence_slower_than: 3s\n")
 	for id, w := range wires {
 		direct := dst.Node(id).Addr(testkafka.ClientListener)
 		w.leads(direct)

@@ -166,6 +166,7 @@ func (n *nameBed) java(t *testing.T) {
 }
 
 func (n *nameBed) restart(t *testing.T) {
+	onlyInLong(t)
 	stopBroker(t, n.dst, 2)
 	startBroker(t, n.dst, 2)
 	eventually(t, 30*time.Second, "broker 2 under its name", func() error {
