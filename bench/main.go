@@ -30,7 +30,9 @@ type settings struct {
 	// proxied is how many records each run of the proxy's part moves, kafkaProxy the binary that it is held against; none: it is left out.
 	proxied    int
 	kafkaProxy string
-	only       string
+	// realtime gives what is measured for its latency the processor before all others.
+	realtime bool
+	only     string
 }
 
 // part is one thing that is measured, between two clusters; alone is a part that has a cluster of its own instead.
@@ -64,6 +66,7 @@ func main() {
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
 	flag.IntVar(&s.proxied, "proxy-records", 500_000, "records per run through the gateway; 0 leaves it out")
 	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"), "a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
+	flag.BoolVar(&s.realtime, "realtime", false, "measure the gateway's latency at real-time priority, for machines with other work (needs root and chrt)")
 	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

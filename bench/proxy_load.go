@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,11 +21,11 @@ import (
 // fetched is the topic that all fetches read.
 const fetched = "fetched"
 
-// load is one kind of traffic. run moves all records by one way and returns the rate in MB/s.
+// load is one kind of traffic. run moves all records by one way and returns the rate in MB/s, and the client's CPU time.
 type load struct {
 	name string
 	bar  float64 // of the rate as a part of the direct one, 0 for none
-	run  func(r *road, ctx context.Context, addr, topic string) (float64, error)
+	run  func(r *road, ctx context.Context, addr, topic string) (float64, time.Duration, error)
 }
 
 // loads in the order of a round. What kcat measures holds its start, and has no bar.
@@ -41,6 +40,7 @@ var loads = []load{
 type moved struct {
 	rate  float64 // MB/s
 	perGB float64 // CPU-s of the proxy
+	all   float64 // CPU-s of the client, the proxy and the broker together
 }
 
 // throughput has each load go each way, in rounds that begin with another way each, after one that warms up.
@@ -49,7 +49,7 @@ func (r *road) throughput(ctx context.Context) error {
 		return err
 	}
 	if err := r.withTopic(ctx, fetched, func() error {
-		if _, err := r.javaProduce(ctx, r.ways[0].addr, fetched); err != nil {
+		if _, _, err := r.javaProduce(ctx, r.ways[0].addr, fetched); err != nil {
 			return err
 		}
 		return r.rounds(ctx)
@@ -98,32 +98,39 @@ func (r *road) rounds(ctx context.Context) error {
 	return nil
 }
 
-// verdicts prints medians: of each round's ratio to the direct way, which load from elsewhere disturbs least, and of CPU time.
+// verdicts prints medians: of each round's ratio to the direct way, which load from elsewhere disturbs least, and of CPU time. Where that
+// load is heavy the ratio of the CPU that everybody needs says more: it is what the rate would be on cores of one's own, all in use.
 func (r *road) verdicts(all [][][]moved) {
 	fmt.Printf("Medians of %d rounds:\n", r.runs)
 	cpu := func(ms []moved) float64 { return median(ms, func(m moved) float64 { return m.perGB }) }
 	for i, l := range loads {
 		for at := 1; at < len(r.ways); at++ {
-			var ratios []float64
+			var rates, costs []float64
 			for n, m := range all[i][at] {
-				ratios = append(ratios, m.rate/all[i][0][n].rate)
+				rates = append(rates, m.rate/all[i][0][n].rate)
+				costs = append(costs, all[i][0][n].all/m.all)
 			}
-			slices.Sort(ratios)
 			what := fmt.Sprintf("%s, %s / direct", l.name, r.ways[at].name)
-			if got := ratios[len(ratios)/2]; l.bar > 0 && at == 1 {
+			if got := middle(rates); l.bar > 0 && at == 1 {
 				bar(what, got, ">=", l.bar)
 			} else {
-				fmt.Printf("  %-40s %8.2f\n", what, got)
+				figure(what, got)
 			}
+			figure("  by the CPU that all of it takes", middle(costs))
 		}
 		what := l.name + ", kmirror's CPU, s per GB"
 		if len(r.ways) > 2 {
 			bar(what, cpu(all[i][1]), "<", cpu(all[i][2]))
 		} else {
-			fmt.Printf("  %-40s %8.2f\n", what, cpu(all[i][1]))
+			figure(what, cpu(all[i][1]))
 		}
 	}
 }
+
+func middle(v []float64) float64 { return median(v, func(f float64) float64 { return f }) }
+
+// figure prints what has no bar.
+func figure(what string, got float64) { fmt.Printf("  %-40s %8.2f\n", what, got) }
 
 func (r *road) gigabytes() float64 { return float64(r.proxied) * float64(r.size) / 1e9 }
 
@@ -131,18 +138,19 @@ func (r *road) gigabytes() float64 { return float64(r.proxied) * float64(r.size)
 func (r *road) measure(ctx context.Context, l load, w way) (m moved, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cpu := func() time.Duration {
-		if w.pid == 0 {
+	cpu := func(pid int) time.Duration {
+		if pid == 0 {
 			return 0
 		}
-		d, _, usageErr := testkafka.Usage(w.pid)
+		d, _, usageErr := testkafka.Usage(pid)
 		err = errors.Join(err, usageErr)
 		return d
 	}
 	err = r.withTopic(ctx, "produced", func() error {
-		before := cpu()
-		rate, err := l.run(r, ctx, w.addr, "produced")
-		m = moved{rate: rate, perGB: (cpu() - before).Seconds() / r.gigabytes()}
+		proxy, broker := cpu(w.pid), cpu(r.c.Node(1).PID())
+		rate, client, err := l.run(r, ctx, w.addr, "produced")
+		proxy, broker = cpu(w.pid)-proxy, cpu(r.c.Node(1).PID())-broker
+		m = moved{rate: rate, perGB: proxy.Seconds() / r.gigabytes(), all: (proxy + broker + client).Seconds()}
 		return err
 	})
 	return m, err
@@ -171,40 +179,40 @@ func (r *road) withTopic(ctx context.Context, topic string, f func() error) erro
 	})
 }
 
-func (r *road) javaProduce(ctx context.Context, addr, topic string) (float64, error) {
+func (r *road) javaProduce(ctx context.Context, addr, topic string) (float64, time.Duration, error) {
 	config := filepath.Join(r.c.Dir(), "producer.properties")
 	if err := os.WriteFile(config, []byte("batch.size=65536\nlinger.ms=5\nacks=1\n"), 0o600); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	out, err := output(testkafka.Tool(ctx, "", "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", addr, "--topic", topic,
+	out, cpu, err := output(testkafka.Tool(ctx, "", "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", addr, "--topic", topic,
 		"--num-records", strconv.Itoa(r.proxied), "--record-size", strconv.Itoa(r.size), "--throughput", "-1", "--command-config", config))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	last := lines[len(lines)-1]
 	sent, rest, _ := strings.Cut(last, " records sent, ")
 	var perSecond float64
 	if _, err := fmt.Sscanf(rest, "%f records/sec", &perSecond); err != nil || sent != strconv.Itoa(r.proxied) {
-		return 0, fmt.Errorf("the last line of the producer is %q", last)
+		return 0, 0, fmt.Errorf("the last line of the producer is %q", last)
 	}
-	return perSecond * float64(r.size) / 1e6, nil
+	return perSecond * float64(r.size) / 1e6, cpu, nil
 }
 
 // javaFetch returns the rate of fetching alone, without the time that the group takes to form.
-func (r *road) javaFetch(ctx context.Context, addr, _ string) (float64, error) {
-	out, err := output(testkafka.Tool(ctx, "", "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", addr, "--topic", fetched,
+func (r *road) javaFetch(ctx context.Context, addr, _ string) (float64, time.Duration, error) {
+	out, cpu, err := output(testkafka.Tool(ctx, "", "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", addr, "--topic", fetched,
 		"--num-records", strconv.Itoa(r.proxied), "--hide-header"))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	f := strings.Split(strings.TrimSpace(out), ", ")
 	// start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
 	if len(f) != 10 || f[4] != strconv.Itoa(r.proxied) {
-		return 0, fmt.Errorf("the consumer says %q", out)
+		return 0, 0, fmt.Errorf("the consumer says %q", out)
 	}
 	rate, err := strconv.ParseFloat(f[8], 64)
-	return rate * (1 << 20) / 1e6, err
+	return rate * (1 << 20) / 1e6, cpu, err
 }
 
 // lines is the file that kcat produces: a record a line.
@@ -223,31 +231,35 @@ func (r *road) writeLines() error {
 	return errors.Join(err, f.Close())
 }
 
-func (r *road) kcatProduce(ctx context.Context, addr, topic string) (float64, error) {
+func (r *road) kcatProduce(ctx context.Context, addr, topic string) (float64, time.Duration, error) {
 	return r.timed(testkafka.Kcat(ctx, "-P", "-b", addr, "-t", topic, "-X", "acks=1", "-X", "linger.ms=5", "-X", "batch.size=65536", "-l", r.lines()))
 }
 
-func (r *road) kcatFetch(ctx context.Context, addr, _ string) (float64, error) {
-	return r.timed(testkafka.Kcat(ctx, "-C", "-b", addr, "-t", fetched, "-o", "beginning", "-e", "-q", "-X", "check.crcs=false"))
+func (r *road) kcatFetch(ctx context.Context, addr, _ string) (float64, time.Duration, error) {
+	return r.timed(testkafka.Kcat(ctx, "-C", "-b", addr, "-t", fetched, "-o", "beginning", "-e", "-q"))
 }
 
-// timed is the rate of a command that moves all records.
-func (r *road) timed(cmd *exec.Cmd) (float64, error) {
+// timed is the rate of a command that moves all records. What it writes is dropped.
+func (r *road) timed(cmd *exec.Cmd) (float64, time.Duration, error) {
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	begin := time.Now()
 	if err := cmd.Run(); err != nil {
-		return 0, fmt.Errorf("%w\n%.2000s", err, failed.Bytes())
+		return 0, 0, fmt.Errorf("%w\n%.2000s", err, failed.Bytes())
 	}
-	return r.gigabytes() * 1000 / time.Since(begin).Seconds(), nil
+	return r.gigabytes() * 1000 / time.Since(begin).Seconds(), used(cmd), nil
 }
 
-func output(cmd *exec.Cmd) (string, error) {
+func output(cmd *exec.Cmd) (string, time.Duration, error) {
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	out, err := cmd.Output()
 	if err != nil {
-		err = fmt.Errorf("%w\n%.2000s%.2000s", err, out, failed.Bytes())
+		return "", 0, fmt.Errorf("%w\n%.2000s%.2000s", err, out, failed.Bytes())
 	}
-	return string(out), err
+	return string(out), used(cmd), nil
+}
+
+func used(cmd *exec.Cmd) time.Duration {
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
