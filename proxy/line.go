@@ -11,7 +11,7 @@ import (
 // reads it: with small requests those wake-ups would be most of the work.
 type line struct {
 	mu sync.Mutex
-	// moved is told when entries come or go, and when the connection or one of its upstream connections ends.
+	// moved is told when entries go, and when the connection ends. The reader alone waits for it.
 	moved sync.Cond
 	owed  []entry
 	// busy: somebody delivers the first of owed.
@@ -66,16 +66,13 @@ func (c *conn) withdraw(u *upstream) {
 	}
 }
 
-// turn delivers the reply of u that has begun to come, when it is due, and what follows it in line. False: u is of no use any more.
+// turn delivers the reply of u that has begun to come, and what follows it in line. False: none is due, or u is of no use any more. What
+// is before a reply in line has been delivered when it comes: by the reader, which then sent the request, or here.
 func (c *conn) turn(u *upstream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.owed) == 0 || c.busy || c.owed[0].up != u {
-		// A request is in line before it is sent, and others than u have ended.
-		if u.inFlight.Load() == 0 || c.ctx.Err() != nil {
-			return false
-		}
-		c.moved.Wait()
+	if len(c.owed) == 0 || c.busy || c.owed[0].up != u {
+		return false
 	}
 	c.deliver()
 	c.advance()

@@ -102,8 +102,8 @@ func TestLargeProduceToReadOnlyTopics(t *testing.T) {
 		g := newGate(t)
 		c := g.to(1)
 		resp := c.ask(largeProduce(version, 1, 100<<10, "m")).(*kmsg.ProduceResponse)
-		if code := resp.Topics[0].Partitions[0].ErrorCode; code != codePolicyViolation || len(g.gotBy(1)) != 0 {
-			t.Errorf("v%d: code %d, and the broker got %d requests", version, code, len(g.gotBy(1)))
+		if len(resp.Topics) != 1 || resp.Topics[0].Partitions[0].ErrorCode != codePolicyViolation || len(g.gotBy(1)) != 0 {
+			t.Errorf("v%d: %+v, and the broker got %d requests", version, resp.Topics, len(g.gotBy(1)))
 		}
 		// Behind another topic's records.
 		c.send(1, largeProduce(version, 1, 100<<10, "plain", "m"))
