@@ -135,7 +135,7 @@ func (c *conn) streamTo(u *upstream, to, from *net.TCPConn, size int64) error {
 	if err := to.SetWriteDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
 		return u.unwritten(keyProduce, err)
 	}
-	if _, err := to.Write(b); err != nil {
+	if err := writeMore(to, b); err != nil {
 		return u.unwritten(keyProduce, err)
 	}
 	if _, err := c.br.Discard(first); err != nil {
