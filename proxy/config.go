@@ -26,6 +26,14 @@ type Listener struct {
 	NodeID int32
 	// InterBroker: replica fetches are served. Set it on every listener of a cluster that has only one.
 	InterBroker bool
+	// Peer tells brokers of the destination by their certificates, where TLS asks for those; nil: they log in by SASL, or nobody proves
+	// anything. Who is none is refused whatever it asks.
+	Peer PeerCheck
+	// Clients: who Peer does not take for a broker, or shows no certificate, is a client, served like one of a listener without Peer but
+	// for what is between brokers.
+	Clients bool
+	// Mutual: brokers want a certificate there besides SASL.
+	Mutual bool
 
 	// front is set on the ports of a gateway, whose NodeID is the broker that is fronted, noNode on the bootstrap port.
 	front *front
@@ -62,6 +70,8 @@ type Observer interface {
 	Forwarded(api string, d time.Duration)
 	ConnectionOpened(listener string)
 	ConnectionClosed(listener string)
+	// PeerRefused: a peer that is no broker of the destination connected to a listener with Peer.
+	PeerRefused(listener string)
 }
 
 // NopObserver ignores everything. Embed it to watch a part only.
@@ -79,6 +89,9 @@ func (NopObserver) ConnectionOpened(string) {}
 // ConnectionClosed does nothing.
 func (NopObserver) ConnectionClosed(string) {}
 
+// PeerRefused does nothing.
+func (NopObserver) PeerRefused(string) {}
+
 // Config of a Server. Listeners, Images, ClusterID, Leader, Mirrors and Owns are required.
 type Config struct {
 	Listeners []Listener
@@ -92,6 +105,9 @@ type Config struct {
 	// UpstreamTLS is used for endpoints whose security protocol has TLS; nil: all upstream connections are plain. It must hold no
 	// certificate of ours, which would give every client our principal.
 	UpstreamTLS *tls.Config
+	// PeerTLS is used instead on listeners with Peer, for those whom it allows, and with Mutual. It may hold our certificate. Default
+	// UpstreamTLS.
+	PeerTLS *tls.Config
 	// Asker looks up offsets at replicas that a client's SASL connection can't reach, since its authentication was relayed
 	// to one broker. Without it such lookups are answered with a retriable error. Records are never read through it.
 	Asker Asker

@@ -69,6 +69,8 @@ type conn struct {
 	others map[int32]*upstream
 	// sasl: the client has begun to authenticate; proved: the broker upstream has confirmed that it succeeded.
 	sasl, proved bool
+	// peer: the certificate is that of a broker of the destination; refused: one was to be shown, and it is not.
+	peer, refused bool
 	// cluster is what the principal may do with the cluster, known once proved. guarded: it may not do everything with topics; then
 	// rights is what is known of that, and denied are the topics of the present request that it may not touch.
 	cluster int32
@@ -93,6 +95,9 @@ func (c *conn) serve(ctx context.Context) {
 	})
 	defer unhook()
 	err := c.handshake()
+	if err == nil {
+		err = c.identify()
+	}
 	if err == nil {
 		err = c.read()
 	}
@@ -264,7 +269,10 @@ func (c *conn) report(err error) {
 		c.s.quiet.Warn("no tls", "connection closed",
 			append(args, "cause", "what came is not TLS: a plaintext client on a TLS listener", "err", err)...)
 	case errors.As(err, &shake) && !errors.Is(err, io.EOF): // who only looks whether the port is open leaves at once
-		c.s.quiet.Warn("handshake", "connection closed", append(args, "cause", err)...)
+		if args = append(args, "cause", err); c.l.Peer != nil || c.l.Mutual {
+			args = append(args, "hint", "here brokers have to show a certificate that an authority in tls.ca of the listener has signed")
+		}
+		c.s.quiet.Warn("handshake", "connection closed", args...)
 	default:
 		c.s.log.Debug("connection ended", append(args, "cause", err)...)
 	}

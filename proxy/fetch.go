@@ -53,11 +53,7 @@ func replicaOf(req *kmsg.FetchRequest) int32 {
 
 func (c *conn) replicaFetch(h protocol.RequestHeader, req *kmsg.FetchRequest) error {
 	if !c.l.InterBroker || !c.may(mayClusterAction) {
-		resp := kmsg.NewPtrFetchResponse()
-		if resp.ErrorCode = codeClusterAuthorization; h.Version < 7 {
-			refuseFetch(req, resp, codeTopicAuthorization)
-		}
-		return c.reply(h, resp)
+		return c.reply(h, fetchRefusal(req))
 	}
 	bufs, err := c.s.replicaFetch(c.ctx, req, c.l.NodeID, h.CorrelationID)
 	switch {

@@ -82,7 +82,7 @@ func (c *conn) dialUpstream(preferred int32) (*upstream, error) {
 	if c.l.front != nil && c.l.NodeID != noNode {
 		return c.dialFronted()
 	}
-	return c.s.dialAny(c.ctx, c.l.Name, preferred, c)
+	return c.dialAny(preferred)
 }
 
 // lost is called when the broker upstream ended a connection. Requests that wait for a reply find out by themselves. Behind a gateway
@@ -93,16 +93,16 @@ func (c *conn) lost(u *upstream) {
 	}
 }
 
-// dialAny connects to the first of the live brokers that can be reached, for a client.
-func (s *Server) dialAny(ctx context.Context, listener string, preferred int32, c *conn) (*upstream, error) {
+// dialAny connects to the first of the live brokers that can be reached.
+func (c *conn) dialAny(preferred int32) (*upstream, error) {
 	err := errNoBroker
-	for _, t := range s.targets(listener, preferred) {
-		u, dialErr := s.dial(ctx, t, c)
+	for _, t := range c.s.targets(c.l.Name, preferred) {
+		u, dialErr := c.s.dial(c.ctx, t, c.upstreamTLS(), c)
 		if dialErr == nil {
 			return u, nil
 		}
 		err = dialErr
-		if ctx.Err() != nil {
+		if c.ctx.Err() != nil {
 			break
 		}
 	}
@@ -151,7 +151,7 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 		u.close()
 		delete(c.others, broker)
 		var err error
-		if u, err = c.s.dial(c.ctx, t, nil); err != nil {
+		if u, err = c.s.dial(c.ctx, t, c.upstreamTLS(), nil); err != nil {
 			return nil, err
 		}
 		c.others[broker] = u
@@ -200,6 +200,9 @@ func (c *conn) prove() error {
 			return err
 		}
 		c.cluster |= more
+	}
+	if c.l.Peer != nil { // whom Peer allows is proved already
+		c.cluster &^= mayClusterAction | mayAlter
 	}
 	c.proved, c.guarded = true, true
 	return nil

@@ -37,7 +37,7 @@ func (c *conn) dialFronted() (*upstream, error) {
 	if !ok {
 		return nil, fmt.Errorf("broker %d is not registered with a listener %s", c.l.NodeID, c.l.Name)
 	}
-	return c.s.dial(c.ctx, t, c)
+	return c.s.dial(c.ctx, t, c.upstreamTLS(), c)
 }
 
 // produceFronted forwards a Produce request without what it has for read-only topics, whose refusal joins the broker's reply. With acks=0

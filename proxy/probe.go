@@ -21,7 +21,7 @@ func (s *Server) Probe(ctx context.Context, listener string, broker int32) error
 	if !ok {
 		return fmt.Errorf("broker %d: %w", broker, errNoBroker)
 	}
-	_, err := s.versions.ask(ctx, t)
+	_, err := s.versions.ask(ctx, s.listenerNamed(listener), t)
 	return err
 }
 

@@ -32,6 +32,8 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 		return c.apiVersions(h, body)
 	case known && api.Role == protocol.Hidden:
 		return closef("hidden", "%s (key %d) is not served by a broker's listener", api.Name, h.Key)
+	case c.refused:
+		return c.refuse(h, body)
 	case !known || api.Role == protocol.Relay:
 		return c.relay(h, frame, start)
 	case h.Key == keyFetch && h.Version == protocol.MirrorFetchVersion && c.l.InterBroker:

@@ -31,10 +31,12 @@ type Server struct {
 	// replicaFetch has the Leader serve a replica and returns the whole answer.
 	replicaFetch func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error)
 
-	mu       sync.Mutex
-	conns    map[*conn]struct{}
-	draining bool
-	serving  sync.WaitGroup
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+	// strangers are the principals that were refused.
+	strangers map[string]struct{}
+	draining  bool
+	serving   sync.WaitGroup
 }
 
 // New validates the configuration. The listeners are the caller's until Run.
@@ -42,7 +44,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, conns: make(map[*conn]struct{})}
+	s := &Server{cfg: cfg, log: cfg.Log, conns: make(map[*conn]struct{}), strangers: make(map[string]struct{})}
 	s.quiet = quiet.New(cfg.Log, quiet.Interval, nil)
 	s.versions = newVersionCache(s)
 	s.replicaFetch = func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error) {

@@ -113,9 +113,9 @@ type answer struct {
 	err   error
 }
 
-// dial connects to a broker. The connection ends with owner at the latest. Replies to what is forwarded over it go to c, which is told if
-// the broker ends it; without one, requests of our own are all that it is for.
-func (s *Server) dial(owner context.Context, t target, c *conn) (*upstream, error) {
+// dial connects to a broker, with conf where it has TLS. The connection ends with owner at the latest. Replies to what is forwarded over it
+// go to c, which is told if the broker ends it; without one, requests of our own are all that it is for.
+func (s *Server) dial(owner context.Context, t target, conf *tls.Config, c *conn) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(owner, dialTimeout)
 	defer cancel()
 	addr := net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
@@ -124,8 +124,8 @@ func (s *Server) dial(owner context.Context, t target, c *conn) (*upstream, erro
 	if err != nil {
 		return nil, fmt.Errorf("broker %d: %w", t.broker, err)
 	}
-	if t.tls && s.cfg.UpstreamTLS != nil {
-		conf := s.cfg.UpstreamTLS.Clone()
+	if t.tls && conf != nil {
+		conf := conf.Clone()
 		if conf.ServerName == "" {
 			conf.ServerName = t.host
 		}

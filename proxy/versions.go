@@ -33,15 +33,15 @@ func newVersionCache(s *Server) *versionCache {
 }
 
 // get returns what a broker behind a listener advertises: that of preferred if it lives. Nil when none can be reached.
-func (v *versionCache) get(ctx context.Context, listener string, preferred int32) *kmsg.ApiVersionsResponse {
-	targets := v.s.targets(listener, preferred)
+func (v *versionCache) get(ctx context.Context, l Listener, preferred int32) *kmsg.ApiVersionsResponse {
+	targets := v.s.targets(l.Name, preferred)
 	for _, t := range targets {
 		if resp := v.cached(t); resp != nil {
 			return resp
 		}
 	}
 	for _, t := range targets {
-		resp, err := v.ask(ctx, t)
+		resp, err := v.ask(ctx, l, t)
 		if err == nil {
 			v.mu.Lock()
 			v.of[t.broker] = brokerVersions{epoch: t.epoch, resp: resp}
@@ -66,8 +66,8 @@ func (v *versionCache) cached(t target) *kmsg.ApiVersionsResponse {
 }
 
 // ask uses a connection of its own: the client's must not carry anything before its SASL handshake.
-func (v *versionCache) ask(ctx context.Context, t target) (*kmsg.ApiVersionsResponse, error) {
-	u, err := v.s.dial(ctx, t, nil)
+func (v *versionCache) ask(ctx context.Context, l Listener, t target) (*kmsg.ApiVersionsResponse, error) {
+	u, err := v.s.dial(ctx, t, v.s.ownTLS(l), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (c *conn) apiVersions(h protocol.RequestHeader, body []byte) error {
 	}
 	req := decoded.(*kmsg.ApiVersionsRequest)
 	keys := c.s.versions.static
-	broker := c.s.versions.get(c.ctx, c.l.Name, preferred)
+	broker := c.s.versions.get(c.ctx, c.l, preferred)
 	if broker != nil {
 		keys = broker.ApiKeys
 	}

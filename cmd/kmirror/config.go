@@ -52,21 +52,30 @@ type Config struct {
 	FenceSlowerThan time.Duration `yaml:"fence_slower_than"`
 }
 
-// TLSFiles name PEM files: a server's certificate with its chain, its key, which may stand in the same file and is not named then, and
-// the authorities of client certificates.
+// TLSFiles name a server's certificate with its chain, its key, which may stand in the same file and is not named then, and the
+// authorities of peers' certificates: PEM, PKCS12 or JKS files.
 type TLSFiles struct {
 	Certificate string `yaml:"certificate"`
 	Key         string `yaml:"key"`
 	CA          string `yaml:"ca"`
+	// Password opens Certificate where that is PKCS12 or JKS, KeyPassword the key in it, CAPassword CA; the last two are Password by
+	// default. They are references to secrets.
+	Password    string `yaml:"password"`
+	KeyPassword string `yaml:"key_password"`
+	CAPassword  string `yaml:"ca_password"`
 }
 
+// files are those of a server that asks nobody for a certificate.
 func (f *TLSFiles) files() clientconf.ServerFiles {
-	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key}
+	files := f.mutual()
+	files.CA = ""
+	return files
 }
 
 // mutual is files with the authorities that the other side is held against.
 func (f *TLSFiles) mutual() clientconf.ServerFiles {
-	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key, CA: f.CA}
+	return clientconf.ServerFiles{Certificate: f.Certificate, Key: f.Key, CA: f.CA,
+		Password: f.Password, KeyPassword: f.KeyPassword, CAPassword: f.CAPassword}
 }
 
 // AdminConfig is the admin listener. A plain string is short for Bind.
@@ -99,9 +108,11 @@ type ListenerConfig struct {
 	Advertised string `yaml:"advertised"`
 	// Protocol is that of the destination's brokers: PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL.
 	Protocol string `yaml:"protocol"`
-	// TLS is needed for SSL and SASL_SSL. It can't have a CA: client certificates can't be relayed.
-	TLS   *TLSFiles `yaml:"tls"`
-	Allow []string  `yaml:"allow"`
+	// TLS is needed for SSL and SASL_SSL. Only that of the inter-broker listener can have a CA: client certificates can't be relayed.
+	TLS *TLSFiles `yaml:"tls"`
+	// Allow are the principals of the destination's brokers where they know each other by certificates, on an inter-broker listener of
+	// protocol SSL; each "User:" and the subject of a certificate as Kafka writes it.
+	Allow []string `yaml:"allow"`
 }
 
 // endpoint returns where the i-th node id (from 0) listens and what it advertises. Call it on checked configurations; bind

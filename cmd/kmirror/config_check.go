@@ -81,26 +81,38 @@ func (k *checker) access(a AdminConfig) {
 	if len(a.Allow) == 0 {
 		k.add("admin.allow", `missing, so nobody could ask anything; name principals, those of other processes among them, such as "User:CN=sre"`)
 	}
-	for _, principal := range a.Allow {
-		switch name, ok := strings.CutPrefix(principal, "User:"); {
-		case !ok || !strings.Contains(name, "="):
-			k.add("admin.allow", `%q is no principal; write "User:" and the subject of the client's certificate, such as "User:CN=sre,O=Acme"`,
-				principal)
-		case spaced.MatchString(name):
-			k.add("admin.allow", `%q has a space after a comma; write the subject as Kafka does, such as "User:CN=sre,O=Acme" `+
-				"(openssl x509 -noout -subject -nameopt RFC2253)", principal)
-		}
-	}
+	k.principals("admin.allow", a.Allow)
 	switch {
 	case a.TLS.Certificate == "":
-		k.add("admin.tls.certificate", "missing; give PEM files for the host name under which kmirror is reached")
+		k.add("admin.tls.certificate", "missing; give files for the host name under which kmirror is reached")
 		return
 	case a.TLS.CA == "":
-		k.add("admin.tls.ca", "missing; give a PEM file with the authorities of the certificates of clients and other processes")
+		k.add("admin.tls.ca", "missing; give a file with the authorities of the certificates of clients and other processes")
 		return
 	}
-	if _, err := clientconf.ServerTLS(a.TLS.mutual(), slog.New(slog.DiscardHandler)); err != nil {
-		k.add("admin.tls", "%v; give PEM files that kmirror can read", err)
+	k.readable("admin", a.TLS.mutual())
+}
+
+// readable reads the files of a listener's certificate, so that a wrong one shows before the start.
+func (k *checker) readable(key string, files clientconf.ServerFiles) {
+	if _, err := clientconf.ServerTLS(files, slog.New(slog.DiscardHandler)); err != nil {
+		k.add(key+".tls", "%v; give %s", err, wantedFiles)
+	}
+}
+
+// wantedFiles is what a certificate may be given as.
+const wantedFiles = "PEM, PKCS12 or JKS files that kmirror can read"
+
+// principals checks a list of who may do something, by certificate.
+func (k *checker) principals(key string, allow []string) {
+	for _, principal := range allow {
+		switch name, ok := strings.CutPrefix(principal, "User:"); {
+		case !ok || !strings.Contains(name, "="):
+			k.add(key, `%q is no principal; write "User:" and the subject of the client's certificate, such as "User:CN=sre,O=Acme"`, principal)
+		case spaced.MatchString(name):
+			k.add(key, `%q has a space after a comma; write the subject as Kafka does, such as "User:CN=sre,O=Acme" `+
+				"(openssl x509 -noout -subject -nameopt RFC2253)", principal)
+		}
 	}
 }
 
@@ -171,16 +183,14 @@ func (c *Config) checkListeners(k *checker) {
 			c.checkPorts(k, key, l, bound, advertised)
 		}
 		k.protocol(key, l)
-		if len(l.Allow) > 0 {
-			k.add(key+".allow", "not supported by this version; the brokers' authorizer judges each client by its own login: remove it")
-		}
+		c.checkPeers(k, key, l)
 	}
 	if d := c.Destination.InterBrokerListener; d != "" && len(c.Listeners) > 0 && !slices.Contains(names, d) {
 		k.add("destination.inter_broker_listener", "%s is not among listeners; add it there", d)
 	}
 }
 
-// protocol checks what a listener speaks, and its certificate. The files of its certificate are read, so that a wrong one shows before the start.
+// protocol checks what a listener speaks, and that it has a certificate where it needs one.
 func (k *checker) protocol(key string, l ListenerConfig) {
 	switch l.Protocol {
 	case "PLAINTEXT", "SASL_PLAINTEXT":
@@ -196,11 +206,8 @@ func (k *checker) protocol(key string, l ListenerConfig) {
 		return
 	}
 	if l.TLS == nil || l.TLS.Certificate == "" {
-		k.add(key+".tls", "missing for protocol %s; give certificate and key (PEM files), for the host name under which clients reach kmirror",
-			l.Protocol)
-		return
+		k.add(key+".tls", "missing for protocol %s; give certificate and key, for the host name under which others reach kmirror", l.Protocol)
 	}
-	k.certificate(key, l.TLS)
 }
 
 // certificate checks the files that clients are shown.
@@ -209,9 +216,7 @@ func (k *checker) certificate(key string, files *TLSFiles) {
 		k.add(key+".tls.ca", "a client certificate can't be relayed to the broker, so none can be asked for; remove it "+
 			"and let clients log in by SASL")
 	}
-	if _, err := clientconf.ServerTLS(files.files(), slog.New(slog.DiscardHandler)); err != nil {
-		k.add(key+".tls", "%v; give PEM files that kmirror can read", err)
-	}
+	k.readable(key, files.files())
 }
 
 // checkPorts makes sure that no two node ids and listeners share a port. The maps hold what is taken, and by what.

@@ -104,6 +104,8 @@ func (c *Config) checkGateways(k *checker) {
 		at := slices.IndexFunc(c.Listeners, func(l ListenerConfig) bool { return l.Name == g.Name })
 		if at < 0 {
 			k.add(key+".name", "%q is not among listeners; give the listener of the destination that clients are to be connected to", g.Name)
+		} else if c.knowsPeers(c.Listeners[at]) {
+			k.add(key+".name", "brokers know each other by certificates on %s, which nobody can show through a gateway; give another listener", g.Name)
 		} else if secure := strings.HasSuffix(c.Listeners[at].Protocol, "SSL"); g.TLS != nil && secure {
 			k.certificate(key, g.TLS)
 		} else if g.TLS != nil {

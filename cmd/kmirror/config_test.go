@@ -45,7 +45,7 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		ClusterID: "5L6g3nShT-eMCtK--X86sw", NodeIDs: []int32{9001, 9002}, Rack: "dc2-a", TLS: &TLSFiles{"tls.crt", "tls.key", "ca.crt"},
+		ClusterID: "5L6g3nShT-eMCtK--X86sw", NodeIDs: []int32{9001, 9002}, Rack: "dc2-a", TLS: &TLSFiles{Certificate: "tls.crt", Key: "tls.key", CA: "ca.crt"},
 		Admin: AdminConfig{Bind: "127.0.0.1:9190"}, HTTP: "127.0.0.1:9191",
 		Destination: DestinationConfig{
 			BootstrapServers: []string{"b1:9093"}, Controllers: []string{"c1:9090", "c2:9090"}, Client: map[string]string{},

@@ -22,6 +22,7 @@ type metrics struct {
 	refused, diverged, regressed, bytes  *prometheus.CounterVec
 	forward                              *prometheus.HistogramVec
 	connections                          *prometheus.GaugeVec
+	strangers                            *prometheus.CounterVec
 	strays, selfFenced                   prometheus.Gauge
 	controllerChanges, foreignReassigned prometheus.Counter
 	syncErrors, syncChanges, syncSkips   *prometheus.CounterVec
@@ -53,6 +54,7 @@ func newMetrics(version string, perPartition bool) *metrics {
 	m.regressed = counter("watermark_regressions_total", "Times that a high watermark went back because the source had diverged.", labels...)
 	m.bytes = counter("fetched_bytes_total", "Bytes of batches fetched from the source and accepted.", labels...)
 	m.connections = gauge("connections", "Open client connections.", "listener")
+	m.strangers = counter("refused_peers_total", "Connections of peers with a good certificate that are no brokers of the destination.", "listener")
 	m.forward = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kmirror_forward_seconds", Help: "From a forwarded request to its answer.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
@@ -147,6 +149,9 @@ func (m *metrics) ConnectionOpened(listener string) { m.connections.WithLabelVal
 
 // ConnectionClosed implements proxy.Observer.
 func (m *metrics) ConnectionClosed(listener string) { m.connections.WithLabelValues(listener).Dec() }
+
+// PeerRefused implements proxy.Observer.
+func (m *metrics) PeerRefused(listener string) { m.strangers.WithLabelValues(listener).Inc() }
 
 // Fetched implements fetch.Observer.
 func (m *metrics) Fetched(mirror, topic string, partition int32, n int) {

@@ -181,6 +181,10 @@ func (p *process) listeners(legs legs) (err error) {
 	if err != nil {
 		return err
 	}
+	among, err := p.cfg.peerTLS()
+	if err != nil {
+		return err
+	}
 	if p.replicas, err = newReplicas(slices.Clone(legs.bootstrap)); err != nil {
 		return err
 	}
@@ -188,7 +192,7 @@ func (p *process) listeners(legs legs) (err error) {
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
 		Owns: p.broker.Guest, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
-		UpstreamTLS: upstream, Asker: p.replicas,
+		UpstreamTLS: upstream, PeerTLS: among, Asker: p.replicas,
 	}); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (s *sockets) openGateways(cfg *Config, log *slog.Logger) error {
 		at := slices.IndexFunc(cfg.Listeners, func(l ListenerConfig) bool { return l.Name == g.Name })
 		if files := g.files(cfg.Listeners[at]); files != nil {
 			if f.TLS, err = clientconf.ServerTLS(files.files(), log.With("gateway", g.Name)); err != nil {
-				return usageError(fmt.Sprintf("gateway %s: %v", g.Name, err), "give PEM files that kmirror can read")
+				return usageError(fmt.Sprintf("gateway %s: %v", g.Name, err), "give "+wantedFiles)
 			}
 			s.notes = append(s.notes, certificateNote("gateway "+g.Name, g.AdvertisedHost, f.TLS, time.Now())...)
 			s.notes = append(s.notes, nameNotes(g, names, cfg.NodeIDs[0], f.TLS)...)

@@ -94,8 +94,7 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 			if conf := secure[l.Name]; conf != nil {
 				sock = tls.NewListener(sock, conf)
 			}
-			s.clients = append(s.clients, proxy.Listener{Name: l.Name, Listen: sock, NodeID: id,
-				InterBroker: l.Name == cfg.Destination.InterBrokerListener || len(cfg.Listeners) == 1})
+			s.clients = append(s.clients, cfg.proxyListener(l, sock, id))
 			node.Listeners = append(node.Listeners, broker.Listener{Name: l.Name, Host: host, Port: port, SecurityProtocol: securityProtocols[l.Protocol]})
 		}
 		s.nodes = append(s.nodes, node)

@@ -24,9 +24,16 @@ func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
 		if l.TLS == nil {
 			continue
 		}
-		conf, err := clientconf.ServerTLS(l.TLS.files(), log.With("listener", l.Name))
+		files := l.TLS.files()
+		if cfg.verifies(l) {
+			files = l.TLS.mutual()
+		}
+		conf, err := clientconf.ServerTLS(files, log.With("listener", l.Name))
 		if err != nil {
-			return nil, usageError(fmt.Sprintf("listeners.%s.tls: %v", l.Name, err), "give PEM files that kmirror can read")
+			return nil, usageError(fmt.Sprintf("listeners.%s.tls: %v", l.Name, err), "give "+wantedFiles)
+		}
+		if cfg.verifies(l) && cfg.shared() {
+			conf.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 		secure[l.Name] = conf
 	}
@@ -43,7 +50,7 @@ func adminTLS(cfg *Config, log *slog.Logger) (server, client *tls.Config, err er
 		client, err = clientconf.PeerTLS(cfg.Admin.TLS.mutual(), log)
 	}
 	if err != nil {
-		return nil, nil, usageError(fmt.Sprintf("admin.tls: %v", err), "give PEM files that kmirror can read")
+		return nil, nil, usageError(fmt.Sprintf("admin.tls: %v", err), "give "+wantedFiles)
 	}
 	return server, client, nil
 }

@@ -131,7 +131,7 @@ func TestAdminNotes(t *testing.T) {
 		{"elsewhere:1", sec.CA(), 0, []string{"not for that name"}},
 		{"localhost:1", other.CA(), 0, []string{"as a server's", "as a client's"}},
 	} {
-		cfg := &Config{Admin: AdminConfig{Bind: "0.0.0.0:1", Advertised: c.advertised, TLS: &TLSFiles{certificate, key, c.ca}}}
+		cfg := &Config{Admin: AdminConfig{Bind: "0.0.0.0:1", Advertised: c.advertised, TLS: &TLSFiles{Certificate: certificate, Key: key, CA: c.ca}}}
 		server, client, err := adminTLS(cfg, slog.New(slog.DiscardHandler))
 		if err != nil || client == nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package clientconf
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,9 +19,15 @@ import (
 // recheck is how often the files of a server's certificate are looked at, at most.
 const recheck = 3 * time.Second
 
-// ServerFiles are the PEM files of a server: its certificate with the chain above it, and the private key, unencrypted. An
-// empty Key stands for the file of the certificate. CA holds the authorities of its peers' certificates, where it asks for those.
-type ServerFiles struct{ Certificate, Key, CA string }
+// ServerFiles are the files of a server: its certificate with the chain above it, and the private key. In PEM the key is not encrypted, and
+// an empty Key stands for the file of the certificate; a PKCS12 or JKS file holds both. CA, in any of the three formats, holds the
+// authorities of its peers' certificates, where it asks for those. Passwords are references; they are resolved when the files are read.
+type ServerFiles struct {
+	Certificate, Key, CA string
+	// Password opens Certificate where that is PKCS12 or JKS, KeyPassword the key in it, CAPassword CA; the last two are Password where
+	// they are not given.
+	Password, KeyPassword, CAPassword string
+}
 
 // ServerTLS returns the server's side of TLS, 1.2 or newer; with a CA, clients must have a certificate that it signed. The files are
 // read now, and again at a handshake when they have changed; while what is there can't be read, what was read before is used on, and
@@ -94,7 +101,11 @@ type renewing struct {
 
 // newRenewing reads the files.
 func newRenewing(f ServerFiles, log *slog.Logger) (*renewing, error) {
-	f.Key = cmp.Or(f.Key, f.Certificate)
+	for _, secret := range []string{f.Password, f.KeyPassword, f.CAPassword} {
+		if secret != "" && !isReference(secret) {
+			return nil, errors.New("a password must refer to the secret instead of holding it: write ${file:PATH} or ${env:NAME}")
+		}
+	}
 	r := &renewing{files: f, quiet: quiet.New(log, quiet.Interval, nil), now: time.Now}
 	if err := r.read(); err != nil {
 		return nil, err
@@ -147,7 +158,7 @@ func (r *renewing) renew() error {
 }
 
 func (r *renewing) stat() (at []fs.FileInfo, err error) {
-	for _, name := range []string{r.files.Certificate, r.files.Key, cmp.Or(r.files.CA, r.files.Certificate)} {
+	for _, name := range []string{r.files.Certificate, cmp.Or(r.files.Key, r.files.Certificate), cmp.Or(r.files.CA, r.files.Certificate)} {
 		info, err := os.Stat(name)
 		if err != nil {
 			return nil, err
@@ -163,31 +174,90 @@ func (r *renewing) read() error {
 	if err != nil {
 		return err
 	}
-	chain, err := readFile(r.files.Certificate)
+	cert, err := r.files.certificate()
 	if err != nil {
 		return err
-	}
-	key, err := readFile(r.files.Key)
-	if err != nil {
-		return err
-	}
-	if encrypted(key) {
-		return errors.New("encrypted private keys are not supported: decrypt it with openssl pkey and protect the file by its permissions")
-	}
-	cert, err := tls.X509KeyPair(chain, key)
-	if err != nil {
-		return fmt.Errorf("%s and %s: %w", r.files.Certificate, r.files.Key, err)
 	}
 	var pool *x509.CertPool
 	if r.files.CA != "" {
-		text, err := readFile(r.files.CA)
-		if err != nil {
+		if pool, err = r.files.authorities(); err != nil {
 			return err
-		}
-		if pool = x509.NewCertPool(); !pool.AppendCertsFromPEM(text) {
-			return fmt.Errorf("%s: no PEM certificate in it", r.files.CA)
 		}
 	}
 	r.current, r.trusted, r.seen = &cert, pool, at
 	return nil
+}
+
+// certificate reads certificate and key.
+func (f ServerFiles) certificate() (tls.Certificate, error) {
+	chain, err := readFile(f.Certificate)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	if !isPEM(chain) {
+		if f.Key != "" {
+			return tls.Certificate{}, fmt.Errorf("%s is not PEM, and what is PKCS12 or JKS holds the key itself: leave key out", f.Certificate)
+		}
+		return f.stored(chain)
+	}
+	keyFile := cmp.Or(f.Key, f.Certificate)
+	key, err := readFile(keyFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	if encrypted(key) {
+		return tls.Certificate{}, errors.New("encrypted private keys are not supported: decrypt it with openssl pkey and protect the file by its permissions")
+	}
+	cert, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s and %s: %w", f.Certificate, keyFile, err)
+	}
+	return cert, nil
+}
+
+// stored reads a PKCS12 or JKS file with certificate and key.
+func (f ServerFiles) stored(raw []byte) (cert tls.Certificate, err error) {
+	s := &javaStore{what: f.Certificate, passwordKey: "password", keyPasswordKey: "key_password", raw: raw}
+	if s.password, err = Resolve(f.Password); err == nil {
+		s.keys, err = Resolve(cmp.Or(f.KeyPassword, f.Password))
+	}
+	if err != nil {
+		return cert, fmt.Errorf("password: %w", err)
+	}
+	if cert, err = s.certificate(); err == nil {
+		cert.Leaf, err = x509.ParseCertificate(cert.Certificate[0])
+	}
+	return cert, err
+}
+
+// authorities reads CA.
+func (f ServerFiles) authorities() (*x509.CertPool, error) {
+	raw, err := readFile(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if isPEM(raw) {
+		if !pool.AppendCertsFromPEM(raw) {
+			return nil, fmt.Errorf("%s: no PEM certificate in it", f.CA)
+		}
+		return pool, nil
+	}
+	s := &javaStore{what: f.CA, passwordKey: "ca_password", raw: raw}
+	if s.password, err = Resolve(cmp.Or(f.CAPassword, f.Password)); err != nil {
+		return nil, fmt.Errorf("ca_password: %w", err)
+	}
+	certs, err := s.trusted()
+	if err != nil {
+		return nil, err
+	}
+	for _, cert := range certs {
+		pool.AddCert(cert)
+	}
+	return pool, nil
+}
+
+// isPEM reports whether a file is to be read as text: PKCS12 and JKS begin with bytes of their own.
+func isPEM(raw []byte) bool {
+	return len(raw) == 0 || raw[0] != 0x30 && raw[0] != jksMagic>>24 || bytes.Contains(raw, []byte("-----BEGIN "))
 }

@@ -199,3 +199,89 @@ func TestMutualTLSFollowsItsAuthorities(t *testing.T) {
 		t.Errorf("a key for authorities: %v", err)
 	}
 }
+
+// TestServerTLSFromStores: a server whose certificate and authorities are in stores that keytool made asks for certificates and knows them.
+func TestServerTLSFromStores(t *testing.T) {
+	client, err := TLSConfig(stores(t, "ssl.truststore.location", "trust.p12", trustPass, env, "ssl.keystore.location", "key.p12", storePass, env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.ServerName = "127.0.0.1"
+	at := func(name string) string { return filepath.Join("testdata", "stores", name) }
+	const key = "${env:KMIRROR_TEST_KEY}"
+	for name, c := range map[string]struct {
+		f    ServerFiles
+		part string
+	}{
+		"PKCS12":        {ServerFiles{Certificate: at("key.p12"), CA: at("trust.p12"), Password: env}, ""},
+		"JKS":           {ServerFiles{Certificate: at("key.jks"), CA: at("trust.jks"), Password: env, KeyPassword: key}, ""},
+		"mixed":         {ServerFiles{Certificate: at("key.jks"), CA: at("ca.pem"), Password: env, KeyPassword: key}, ""},
+		"other ca":      {ServerFiles{Certificate: at("key.p12"), CA: at("trust.jks"), Password: env, CAPassword: env}, ""},
+		"no password":   {ServerFiles{Certificate: at("key.p12")}, "password opens"},
+		"wrong":         {ServerFiles{Certificate: at("key.jks"), Password: env}, "is key_password right"},
+		"wrong for ca":  {ServerFiles{Certificate: at("key.p12"), CA: at("trust.p12"), Password: env, CAPassword: key}, "ca_password opens"},
+		"literal":       {ServerFiles{Certificate: at("key.p12"), Password: "store-secret"}, "must refer to the secret"},
+		"key apart":     {ServerFiles{Certificate: at("key.p12"), Key: at("key.p12"), Password: env}, "leave key out"},
+		"no such value": {ServerFiles{Certificate: at("key.p12"), Password: "${env:KMIRROR_NOT_THERE}"}, "KMIRROR_NOT_THERE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := ServerTLS(c.f, slog.New(slog.DiscardHandler))
+			if c.part != "" {
+				if err == nil || !strings.Contains(err.Error(), c.part) || strings.Contains(err.Error(), "-secret") {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cert, err := server.GetCertificate(nil); err != nil || cert.Leaf == nil {
+				t.Errorf("the certificate can't be looked at: %v", err)
+			}
+			if err := shakeHands(t, server, client); err != nil {
+				t.Errorf("a client with a certificate: %v", err)
+			}
+			if err := shakeHands(t, server, &tls.Config{InsecureSkipVerify: true}); err == nil {
+				t.Error("a client without a certificate is let in")
+			}
+		})
+	}
+}
+
+// TestServerTLSFollowsAStore: a store is read again when it is exchanged, with the password of then.
+func TestServerTLSFollowsAStore(t *testing.T) {
+	dir := t.TempDir()
+	f := ServerFiles{Certificate: filepath.Join(dir, "store"), Password: "${file:" + filepath.Join(dir, "password") + "}"}
+	put := func(store, password string) {
+		t.Helper()
+		raw, err := os.ReadFile(filepath.Join("testdata", "stores", store))
+		if err == nil {
+			err = os.WriteFile(f.Certificate, raw, 0o600)
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "password"), []byte(password), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("key.p12", "store-secret")
+	now := time.Now()
+	r := &renewing{files: f, now: func() time.Time { return now }, quiet: quiet.New(slog.New(slog.DiscardHandler), time.Minute, nil)}
+	if err := r.read(); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := r.certificate(nil)
+	put("key.jks", "not yet")
+	now = now.Add(recheck)
+	if got, _ := r.certificate(nil); got != first {
+		t.Error("a store that can't be opened replaced one that could")
+	}
+	r.files.KeyPassword = "${env:KMIRROR_TEST_KEY}"
+	t.Setenv("KMIRROR_TEST_KEY", "key-secret")
+	put("key.jks", "store-secret")
+	now = now.Add(recheck)
+	if got, _ := r.certificate(nil); got == first {
+		t.Error("the new store is not read")
+	}
+}

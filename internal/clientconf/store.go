@@ -15,9 +15,11 @@ import (
 
 // javaStore is a key store or trust store as Java makes them (JKS or PKCS12; keytool's default is the latter since Java 9).
 type javaStore struct {
-	what           string // ssl.truststore or ssl.keystore, for errors
+	what           string // ssl.truststore, ssl.keystore or a file, for errors
 	raw            []byte
 	password, keys string // of the store, and of the keys in it
+	// passwordKey and keyPasswordKey are where the two are given, for errors.
+	passwordKey, keyPasswordKey string
 }
 
 // storeOf reads a store that is not PEM, nil where there is none. Which of the two formats it is shows in the file: Java, too, takes one
@@ -31,7 +33,7 @@ func storeOf(props map[string]string, which string) (*javaStore, error) {
 	case kind != "" && kind != "JKS" && kind != "PKCS12":
 		return nil, fmt.Errorf("%s.type: must be PEM, PKCS12 or JKS", what)
 	}
-	s := &javaStore{what: what}
+	s := &javaStore{what: what, passwordKey: what + ".password", keyPasswordKey: "ssl.key.password"}
 	var err error
 	if s.raw, err = readFile(location); err != nil {
 		return nil, fmt.Errorf("%s.location: %w", what, err)
@@ -59,7 +61,7 @@ func (s *javaStore) jks() (*keystore.KeyStore, error) {
 	}
 	ks := keystore.New()
 	if err := ks.Load(bytes.NewReader(s.raw), []byte(s.password)); err != nil {
-		return nil, fmt.Errorf("%s: the JKS file can't be opened, is %s.password right? (%w)", s.what, s.what, err)
+		return nil, fmt.Errorf("%s: the JKS file can't be opened, is %s right? (%w)", s.what, s.passwordKey, err)
 	}
 	return &ks, nil
 }
@@ -74,7 +76,7 @@ func (s *javaStore) trusted() ([]*x509.Certificate, error) {
 	if ks == nil {
 		certs, err = pkcs12.DecodeTrustStore(s.raw, s.password)
 		if err != nil {
-			return nil, fmt.Errorf("%s: neither JKS nor a PKCS12 file of trusted certificates that %s.password opens: %w", s.what, s.what, err)
+			return nil, fmt.Errorf("%s: neither JKS nor a PKCS12 file of trusted certificates that %s opens: %w", s.what, s.passwordKey, err)
 		}
 	} else {
 		for _, alias := range ks.Aliases() {
@@ -107,7 +109,7 @@ func (s *javaStore) certificate() (tls.Certificate, error) {
 	if ks == nil {
 		key, leaf, chain, err := pkcs12.DecodeChain(s.raw, s.keys)
 		if err != nil {
-			return tls.Certificate{}, fmt.Errorf("%s: neither JKS nor a PKCS12 file with one key that %s.password opens: %w", s.what, s.what, err)
+			return tls.Certificate{}, fmt.Errorf("%s: neither JKS nor a PKCS12 file with one key that %s opens: %w", s.what, s.passwordKey, err)
 		}
 		out := tls.Certificate{PrivateKey: key, Leaf: leaf, Certificate: [][]byte{leaf.Raw}}
 		for _, c := range chain {
@@ -121,7 +123,7 @@ func (s *javaStore) certificate() (tls.Certificate, error) {
 		}
 		e, err := ks.GetPrivateKeyEntry(alias, []byte(s.keys))
 		if err != nil {
-			return tls.Certificate{}, fmt.Errorf("%s: key %q can't be opened, is ssl.key.password right? (%w)", s.what, alias, err)
+			return tls.Certificate{}, fmt.Errorf("%s: key %q can't be opened, is %s right? (%w)", s.what, alias, s.keyPasswordKey, err)
 		}
 		key, err := x509.ParsePKCS8PrivateKey(e.PrivateKey)
 		if err != nil {

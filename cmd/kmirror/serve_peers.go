@@ -1,0 +1,98 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"slices"
+	"strings"
+
+	"kmirror/internal/admin"
+	"kmirror/internal/clientconf"
+	"kmirror/proxy"
+)
+
+// interBroker reports whether brokers replicate over a listener.
+func (c *Config) interBroker(l ListenerConfig) bool {
+	return l.Name == c.Destination.InterBrokerListener || c.shared()
+}
+
+// shared reports whether brokers and clients have but this listener.
+func (c *Config) shared() bool { return len(c.Listeners) == 1 }
+
+// verifies reports whether peers of a listener are asked for certificates.
+func (c *Config) verifies(l ListenerConfig) bool {
+	return c.interBroker(l) && l.TLS != nil && l.TLS.CA != ""
+}
+
+// knowsPeers reports whether brokers are known by their certificates on a listener that is theirs alone.
+func (c *Config) knowsPeers(l ListenerConfig) bool {
+	return c.interBroker(l) && !c.shared() && l.Protocol == "SSL"
+}
+
+// checkPeers checks a listener's certificate, and how brokers prove on theirs that they are brokers.
+func (c *Config) checkPeers(k *checker, key string, l ListenerConfig) {
+	inter := c.interBroker(l)
+	switch {
+	case !inter && len(l.Allow) > 0:
+		k.add(key+".allow", "is for the inter-broker listener, %s; the brokers' authorizer judges each client by its own login: remove it",
+			c.Destination.InterBrokerListener)
+	case len(l.Allow) > 0 && strings.HasPrefix(l.Protocol, "SASL_"):
+		k.add(key+".allow", "brokers are known by their logins here, and judged by the destination's authorizer (CLUSTER_ACTION); remove it")
+	case len(l.Allow) > 0 && l.Protocol == "PLAINTEXT":
+		k.add(key+".allow", "nobody proves who he is with protocol PLAINTEXT; remove it")
+	}
+	k.principals(key+".allow", l.Allow)
+	if l.TLS == nil || l.TLS.Certificate == "" || !strings.HasSuffix(l.Protocol, "SSL") {
+		return
+	}
+	if !inter {
+		k.certificate(key, l.TLS)
+		return
+	}
+	if l.Protocol == "SSL" && l.TLS.CA == "" {
+		k.add(key+".tls.ca", "missing; brokers prove by certificates here that they are brokers: give a file with the authorities of those")
+	}
+	if l.Protocol == "SSL" && len(l.Allow) == 0 {
+		k.add(key+".allow", "missing, so nobody could replicate; name the principals of the destination's brokers, such as \"User:CN=broker,O=Acme\" "+
+			"(openssl x509 -noout -subject -nameopt RFC2253, of a broker's certificate)")
+	}
+	k.readable(key, l.TLS.mutual())
+}
+
+// proxyListener is one open socket of a listener.
+func (c *Config) proxyListener(l ListenerConfig, sock net.Listener, node int32) proxy.Listener {
+	out := proxy.Listener{Name: l.Name, Listen: sock, NodeID: node, InterBroker: c.interBroker(l)}
+	if c.verifies(l) {
+		out.Mutual, out.Clients = true, c.shared()
+		if l.Protocol == "SSL" {
+			out.Peer = allowed(l.Allow)
+		}
+	}
+	return out
+}
+
+// allowed judges certificates by their principals.
+func allowed(principals []string) proxy.PeerCheck {
+	return func(cert *x509.Certificate) (string, bool) {
+		principal, ok := admin.Principal(cert)
+		return principal, ok && slices.Contains(principals, principal)
+	}
+}
+
+// peerTLS is how what brokers of the destination send on goes to other brokers where they are known by certificates: as the replication
+// client does, with its certificate. nil where no listener asks for certificates, or that client has no TLS.
+func (c *Config) peerTLS() (*tls.Config, error) {
+	if !slices.ContainsFunc(c.Listeners, c.verifies) {
+		return nil, nil
+	}
+	props := c.Destination.ReplicationClient
+	if len(props) == 0 {
+		props = c.Destination.Client
+	}
+	conf, err := clientconf.TLSConfig(props)
+	if err != nil {
+		return nil, usageError("destination.replication_client: "+err.Error(), "correct the configuration")
+	}
+	return conf, nil
+}
