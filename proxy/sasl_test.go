@@ -66,6 +66,15 @@ func TestSASLComesFirst(t *testing.T) {
 		c.send(1, kmsg.NewPtrListGroupsRequest())
 		c.closed()
 	})
+	t.Run("nor when no broker is there to confirm it", func(t *testing.T) {
+		w := newWorld(t, withSASL)
+		for _, b := range w.brokers {
+			b.stop()
+		}
+		c := w.dial()
+		c.send(1, handshakeRequest())
+		c.closed()
+	})
 	t.Run("version 0 is refused", func(t *testing.T) {
 		c := newWorld(t, withSASL).dial()
 		c.send(1, kmsg.NewPtrSASLHandshakeRequest())

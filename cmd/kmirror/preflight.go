@@ -53,9 +53,7 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	if look.UpstreamTLS, err = cfg.upstreamTLS(); err != nil {
 		return err
 	}
-	for _, l := range cfg.Listeners {
-		look.Listeners = append(look.Listeners, preflight.Listener{Name: l.Name, Protocol: l.Protocol})
-	}
+	look.Listeners = cfg.looked()
 	if f.mirrorConfig != "" {
 		props, err := readProperties(f.mirrorConfig)
 		if err != nil {

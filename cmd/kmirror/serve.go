@@ -133,7 +133,7 @@ func (p *process) dataSide(legs legs) (err error) {
 		Nodes: p.sockets.nodes, ClusterID: cfg.ClusterID, Bootstrap: cfg.Destination.BootstrapServers, Controllers: cfg.Destination.Controllers,
 		ClientOpts: legs.client, ControllerOpts: legs.controller, ReplicationOpts: legs.replication,
 		InterBrokerListener: cfg.Destination.InterBrokerListener, Log: log, OnEvicted: cfg.OnEvicted, ShutdownTimeout: cfg.ShutdownTimeout,
-		Check: func(img *kraft.Image) error { return missingListeners(cfg, img) }, Observer: p.metrics,
+		Check: func(ctx context.Context, img *kraft.Image) error { return p.checkListeners(ctx, img, legs) }, Observer: p.metrics,
 		LiftPeers: p.liftPeers,
 	}); err != nil {
 		return usageError(err.Error(), "correct the configuration")

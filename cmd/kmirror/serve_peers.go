@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/clientconf"
+	"kmirror/internal/preflight"
+	"kmirror/protocol/kraft"
 	"kmirror/proxy"
 )
 
@@ -95,4 +100,44 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 		return nil, usageError("destination.replication_client: "+err.Error(), "correct the configuration")
 	}
 	return conf, nil
+}
+
+// looked are the listeners as preflight looks at them.
+func (c *Config) looked() (all []preflight.Listener) {
+	for _, l := range c.Listeners {
+		all = append(all, preflight.Listener{Name: l.Name, Protocol: l.Protocol, Own: c.interBroker(l) && !c.shared(), Asks: c.verifies(l)})
+	}
+	return all
+}
+
+// certificateLimit bounds how long brokers are asked, before anything is registered, for whom they want certificates from.
+const certificateLimit = 20 * time.Second
+
+// checkListeners refuses a destination that the configured listeners don't fit, also by whom brokers want to see certificates of. Where that
+// can't be found out, kmirror goes on: who can't be relayed finds out by himself.
+func (p *process) checkListeners(ctx context.Context, img *kraft.Image, l legs) error {
+	if err := missingListeners(p.cfg, img); err != nil {
+		return err
+	}
+	var alive, fenced []int32
+	for id, b := range img.Brokers {
+		switch {
+		case p.broker.Guest(id):
+		case b.Fenced:
+			fenced = append(fenced, id)
+		default:
+			alive = append(alive, id)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, certificateLimit)
+	defer cancel()
+	err := preflight.CheckCertificates(ctx, l.bootstrap, append(alive, fenced...), p.cfg.looked())
+	var certificates *preflight.CertificateError
+	if errors.As(err, &certificates) {
+		return usageError(err.Error(), "see Listeners and TLS in docs/operations.md; nothing was registered")
+	}
+	if err != nil {
+		p.log.Warn("it is not known whether brokers ask clients for certificates, which could not be relayed", "err", err)
+	}
+	return nil
 }

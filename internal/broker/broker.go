@@ -120,7 +120,7 @@ func (b *Broker) Run(ctx context.Context) error {
 		return nil
 	}
 	if b.cfg.Check != nil {
-		if err := b.cfg.Check(b.Image()); err != nil {
+		if err := b.cfg.Check(ctx, b.Image()); err != nil {
 			return err
 		}
 	}

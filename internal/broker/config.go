@@ -56,7 +56,7 @@ type Config struct {
 	// OnEvicted is EvictedAlarm (default) or EvictedReregister.
 	OnEvicted string
 	// Check looks at the destination before anything is registered; its error ends Run. Optional.
-	Check func(*kraft.Image) error
+	Check func(context.Context, *kraft.Image) error
 	// LiftPeers asks other kmirror processes to lift the cordon of their node ids for a few seconds, and returns when they have: a
 	// replica list that names a cordoned id is refused, whoever asks. nil where there are no others.
 	LiftPeers func(ctx context.Context, ids []int32) error

@@ -16,6 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"kmirror/internal/testkafka"
 	"kmirror/protocol/kraft"
@@ -78,19 +81,24 @@ func secured(tb testing.TB, dst *testkafka.Cluster, name string) security {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	plain, err := sec.PlainReferences(kmirrorUser)
+	login, err := sec.PlainReferences(kmirrorUser)
+	repl := "SASL_PLAINTEXT"
+	if err == nil && dst.Mutual() {
+		login, err = sec.PeerProperties(kmirrorUser)
+		repl = fmt.Sprintf("SSL, tls: {certificate: %q, key: %q, ca: %q}, allow: [\"User:CN=brokers\"]", certificate, key, sec.CA())
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
 	var legs string
-	for key, props := range map[string]map[string]string{"client": client, "controller_client": plain, "replication_client": plain} {
+	for key, props := range map[string]map[string]string{"client": client, "controller_client": login, "replication_client": login} {
 		text, err := json.Marshal(props) // is YAML as well
 		if err != nil {
 			tb.Fatal(err)
 		}
 		legs += fmt.Sprintf("  %s: %s\n", key, text)
 	}
-	return security{legs: legs, client: fmt.Sprintf("SASL_SSL, tls: {certificate: %q, key: %q}", certificate, key), repl: "SASL_PLAINTEXT"}
+	return security{legs: legs, client: fmt.Sprintf("SASL_SSL, tls: {certificate: %q, key: %q}", certificate, key), repl: repl}
 }
 
 // loginLines are the properties of a mirror with which it logs in to its source; none where that is not secure.
@@ -232,34 +240,61 @@ func (b *secureBed) strangers(t *testing.T) {
 	}
 }
 
-// followers: only who has CLUSTER_ACTION is served as a replica, also where that is all it has.
+// followers: only who has CLUSTER_ACTION is served as a replica, also where that is all it has, by each way to log in that is relayed to
+// a broker. A password that is not right gets nowhere.
 func (b *secureBed) followers(t *testing.T) {
-	cl, err := kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.FollowerUser), kgo.SeedBrokers(b.s.repl))...)
+	const user = testkafka.FollowerUser
+	password := b.dst.Security().Password(user)
+	var upserts []kadm.UpsertSCRAM
+	for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
+		upserts = append(upserts, kadm.UpsertSCRAM{User: user, Mechanism: mechanism, Iterations: 4096, Password: password})
+	}
+	altered, err := kadm.NewClient(client(t, b.dst)).AlterUserSCRAMs(timeout(t, 20*time.Second), nil, upserts)
+	if err == nil {
+		err = altered.Error()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(cl.Close)
-	fetch := func() error {
-		req := kmsg.NewPtrFetchRequest()
-		req.ReplicaState.ID, req.SessionEpoch = 9999, -1
-		resp, err := cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
-		if err != nil {
-			return err
+	ways := map[string]func(password string) sasl.Mechanism{
+		"PLAIN":         func(p string) sasl.Mechanism { return plain.Auth{User: user, Pass: p}.AsMechanism() },
+		"SCRAM-SHA-256": func(p string) sasl.Mechanism { return scram.Auth{User: user, Pass: p}.AsSha256Mechanism() },
+		"SCRAM-SHA-512": func(p string) sasl.Mechanism { return scram.Auth{User: user, Pass: p}.AsSha512Mechanism() },
+	}
+	for name, way := range ways {
+		eventually(t, 10*time.Second, name+" with a password", func() error { // brokers learn of it one by one
+			if err := replicaFetch(t, b.s.repl, kgo.SASL(way(password))); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
+				return fmt.Errorf("a replica without rights: %w", err)
+			}
+			return nil
+		})
+		if err := replicaFetch(t, b.s.repl, kgo.SASL(way("wrong"))); !errors.Is(err, kerr.SaslAuthenticationFailed) {
+			t.Errorf("%s with a wrong password: %v", name, err)
 		}
-		return kerr.ErrorForCode(resp.(*kmsg.FetchResponse).ErrorCode)
 	}
-	if err := fetch(); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
-		t.Errorf("a replica without rights: %v", err)
+	grant(t, b.dst, user, acl{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION"})
+	for name, way := range ways {
+		if err := replicaFetch(t, b.s.repl, kgo.SASL(way(password))); err != nil {
+			t.Errorf("%s with CLUSTER_ACTION: %v", name, err)
+		}
 	}
-	cl.Close() // rights on the cluster are asked for once a connection
-	grant(t, b.dst, testkafka.FollowerUser, acl{"CLUSTER", "kafka-cluster", "CLUSTER_ACTION"})
-	if cl, err = kgo.NewClient(append(b.dst.Security().PlainOpts(testkafka.FollowerUser), kgo.SeedBrokers(b.s.repl))...); err != nil {
+}
+
+// replicaFetch fetches nothing as a replica, over a connection of its own, and returns what it is answered.
+func replicaFetch(t *testing.T, addr string, opts ...kgo.Opt) error {
+	t.Helper()
+	cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(addr), kgo.RequestRetries(0))...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(cl.Close)
-	if err := fetch(); err != nil {
-		t.Errorf("a replica with CLUSTER_ACTION: %v", err)
+	defer cl.Close()
+	req := kmsg.NewPtrFetchRequest()
+	req.ReplicaState.ID, req.SessionEpoch = 9999, -1
+	resp, err := cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
+	if err != nil {
+		return err
 	}
+	return kerr.ErrorForCode(resp.(*kmsg.FetchResponse).ErrorCode)
 }
 
 // renewed: clients see a certificate that was renewed, without a restart.

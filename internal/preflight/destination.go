@@ -281,16 +281,7 @@ func followerFetch(ctx context.Context, c Config, addr string) (int16, error) {
 
 // settings looks at the configuration of a broker, and at who else works on the cluster.
 func (r *Report) settings(ctx context.Context, c Config, cl *kgo.Client, img *kraft.Image, real []*kraft.Broker) {
-	config := map[string]string{}
-	step, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	described, err := kadm.NewClient(cl).DescribeBrokerConfigs(step, real[0].ID)
-	for _, d := range described {
-		err = errors.Join(err, d.Err)
-		for _, e := range d.Configs {
-			config[e.Key] = e.MaybeValue()
-		}
-	}
+	config, err := brokerConfig(ctx, cl, real[0].ID)
 	if err != nil {
 		r.add(Warn, "broker settings", "allow DESCRIBE_CONFIGS on CLUSTER kafka-cluster, which ALTER_CONFIGS brings",
 			"client certificates, automatic topics and who else manages the cluster are not known: %v", err)
@@ -300,29 +291,6 @@ func (r *Report) settings(ctx context.Context, c Config, cl *kgo.Client, img *kr
 		r.automatic(config, real)
 	}
 	r.managers(config, img)
-}
-
-// clientCertificates refuses listeners whose clients are known by certificates.
-func (r *Report) clientCertificates(c Config, config map[string]string) {
-	for _, l := range c.Listeners {
-		if l.Protocol != "SSL" && l.Protocol != "SASL_SSL" {
-			continue
-		}
-		check := "listener " + l.Name
-		auth, ok := config["listener.name."+strings.ToLower(l.Name)+".ssl.client.auth"]
-		if !ok && l.Protocol == "SSL" { // with SASL the setting for all listeners has no effect (KIP-684)
-			auth = config["ssl.client.auth"]
-		}
-		switch auth {
-		case "required":
-			r.add(Fail, check, "let clients log in by SASL there, and set ssl.client.auth=none",
-				"brokers ask clients for a certificate, which kmirror can't show in their place")
-		case "requested":
-			r.add(Warn, check, "let clients log in by SASL there", "clients with a certificate are nobody to brokers when they come through kmirror")
-		default:
-			r.ok(check, "brokers ask for no client certificates")
-		}
-	}
 }
 
 // interBroker compares the listener that is named as the brokers' own with what they say. Where they name none it is the one called as

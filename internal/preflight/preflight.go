@@ -53,9 +53,6 @@ func (r *Report) unreachable(check string, err error) {
 	r.add(Fail, check, "check addresses, security settings and the network", "%v", err)
 }
 
-// Listener is one that kmirror is to have.
-type Listener struct{ Name, Protocol string }
-
 // Config of Run. Opts are of connections to brokers by bootstrap addresses; Controller and Replication are without addresses.
 type Config struct {
 	ClusterID           string // pin, optional

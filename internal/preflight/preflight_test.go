@@ -40,7 +40,7 @@ func wants(t *testing.T, name, got string, parts ...string) {
 }
 
 func TestClientCertificates(t *testing.T) {
-	c := Config{Listeners: []Listener{{"A", "SSL"}, {"B", "SASL_SSL"}, {"C", "SASL_PLAINTEXT"}}}
+	c := Config{Listeners: []Listener{{Name: "A", Protocol: "SSL"}, {Name: "B", Protocol: "SASL_SSL"}, {Name: "C", Protocol: "SASL_PLAINTEXT"}}}
 	got := report(func(r *Report) {
 		r.clientCertificates(c, map[string]string{"ssl.client.auth": "required"})
 	})
@@ -52,6 +52,12 @@ func TestClientCertificates(t *testing.T) {
 		r.clientCertificates(c, map[string]string{"listener.name.a.ssl.client.auth": "requested"})
 	})
 	wants(t, "requested", got, "warn listener A", "ok listener B")
+	c.Listeners = []Listener{{Name: "A", Protocol: "SSL", Own: true, Asks: true}, {Name: "B", Protocol: "SASL_SSL", Own: true}, {Name: "E", Protocol: "SASL_SSL", Own: true}}
+	got = report(func(r *Report) {
+		r.clientCertificates(c, map[string]string{"ssl.client.auth": "required", "listener.name.b.ssl.client.auth": "required",
+			"listener.name.e.ssl.client.auth": "requested"})
+	})
+	wants(t, "brokers' own", got, "ok listener A: brokers know each other", "FAIL listener B: brokers ask each other", "ok listener E")
 }
 
 func TestAutomatic(t *testing.T) {

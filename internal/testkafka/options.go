@@ -68,6 +68,7 @@ type Options struct {
 	ClusterID string
 
 	security *Security // set by Security.Secure
+	mutual   bool      // set by Security.Mutual
 }
 
 func (o Options) withDefaults() (Options, error) {

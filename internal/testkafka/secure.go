@@ -35,7 +35,8 @@ const (
 )
 
 // Security is what secure clusters and their clients share: an authority, the brokers' certificate, and the users' passwords.
-// Clients log in on CLIENT by SCRAM-SHA-512 over TLS; brokers, controllers and the users above on REPL and CONTROLLER by PLAIN.
+// Clients log in on CLIENT by SCRAM-SHA-512 over TLS; brokers, controllers and the users above on REPL and CONTROLLER by PLAIN, where
+// Mutual does not replace that by certificates. On REPL users with a SCRAM password may also log in by that.
 // Every request is judged by StandardAuthorizer. One Security may serve several clusters.
 type Security struct {
 	dir string
@@ -55,7 +56,7 @@ func NewSecurity(dir string) (*Security, error) {
 	if err := os.WriteFile(s.CA(), s.ca.pem, 0o600); err != nil {
 		return nil, err
 	}
-	certificate, key, err := s.Certificate("brokers")
+	certificate, key, err := s.Certificate(brokerName)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func NewSecurity(dir string) (*Security, error) {
 // CA is the file with the authority's certificate, in PEM.
 func (s *Security) CA() string { return filepath.Join(s.dir, "ca.pem") }
 
-func (s *Security) brokerStore() string { return filepath.Join(s.dir, "brokers.pem") }
+func (s *Security) brokerStore() string { return filepath.Join(s.dir, brokerName+".pem") }
 
 // Certificate issues a certificate for 127.0.0.1, localhost and further hosts, and returns the files with it and its key, in PEM. The
 // same name again replaces the files, as one who renews a certificate does.
@@ -130,6 +131,11 @@ func (s *Security) Secure(o Options) Options {
 		if name == ReplListener {
 			protocols = append(protocols, name+":SASL_PLAINTEXT")
 			s.plainListener(p, name)
+			l := "listener.name." + strings.ToLower(name) + "."
+			p[l+"sasl.enabled.mechanisms"] += ",SCRAM-SHA-256,SCRAM-SHA-512"
+			for _, scram := range []string{"scram-sha-256", "scram-sha-512"} {
+				p[l+scram+".sasl.jaas.config"] = scramModule + " required;"
+			}
 			continue
 		}
 		protocols = append(protocols, name+":SASL_SSL")
@@ -250,6 +256,9 @@ func (s *Security) canLogIn(ctx context.Context, addr, user string) error {
 // Security of a cluster that Secure made the options of, else nil.
 func (c *Cluster) Security() *Security { return c.opts.security }
 
+// Mutual reports whether the cluster's options are those of Security.Mutual.
+func (c *Cluster) Mutual() bool { return c.opts.mutual }
+
 // Opts are the options of a client of CLIENT that may do everything.
 func (c *Cluster) Opts() []kgo.Opt {
 	opts := []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(ClientListener)...)}
@@ -257,6 +266,68 @@ func (c *Cluster) Opts() []kgo.Opt {
 		return opts
 	}
 	return append(opts, c.opts.security.Opts(AdminUser)...)
+}
+
+// brokerName is the common name of the brokers' certificate.
+const brokerName = "brokers"
+
+// Mutual is Secure with brokers and controllers that know each other, and who else comes to REPL and CONTROLLER, by certificates of the
+// authority. The brokers' own makes its owner a super user.
+func (s *Security) Mutual(o Options) Options {
+	own := maps.Clone(o.Properties)
+	o = s.Secure(o)
+	o.mutual = true
+	var protocols []string
+	for protocol := range strings.SplitSeq(o.Properties["listener.security.protocol.map"], ",") {
+		protocols = append(protocols, strings.Replace(protocol, ":SASL_PLAINTEXT", ":SSL", 1))
+	}
+	p := map[string]string{
+		"listener.security.protocol.map": strings.Join(protocols, ","),
+		"super.users":                    "User:" + AdminUser + ";User:CN=" + brokerName,
+	}
+	for _, name := range []string{ReplListener, ControllerListener} {
+		l := "listener.name." + strings.ToLower(name) + ".ssl."
+		p[l+"keystore.type"], p[l+"keystore.location"] = "PEM", s.brokerStore()
+		p[l+"truststore.type"], p[l+"truststore.location"] = "PEM", s.CA()
+		p[l+"client.auth"] = "required"
+	}
+	maps.Copy(o.Properties, p)
+	maps.Copy(o.Properties, own)
+	return o
+}
+
+// Store issues a certificate as Certificate does and returns a file with it and its key, as brokers and clients read it.
+func (s *Security) Store(name string) (string, error) {
+	certificate, key, err := s.Certificate(name)
+	path := filepath.Join(s.dir, name+".pem")
+	if err != nil {
+		return path, err
+	}
+	return path, join(path, key, certificate)
+}
+
+// PeerProperties are the client properties with which kmirror shows the certificate of a name on REPL and CONTROLLER.
+func (s *Security) PeerProperties(name string) (map[string]string, error) {
+	store, err := s.Store(name)
+	return map[string]string{
+		"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": s.CA(),
+		"ssl.keystore.type": "PEM", "ssl.keystore.location": store,
+	}, err
+}
+
+// PeerTLS is the side of a client that trusts the authority, and shows the certificate of a name unless that is empty.
+func (s *Security) PeerTLS(name string) (*tls.Config, error) {
+	conf := &tls.Config{RootCAs: s.ca.pool, MinVersion: tls.VersionTLS12}
+	if name == "" {
+		return conf, nil
+	}
+	certificate, key, err := s.Certificate(name)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.LoadX509KeyPair(certificate, key)
+	conf.Certificates = []tls.Certificate{cert}
+	return conf, err
 }
 
 // credentials are the options with which readiness asks a listener of the node; false when it can't.
@@ -269,6 +340,10 @@ func (n *Node) credentials(listener string) ([]kgo.Opt, bool) {
 		return nil, false
 	case protocol == "SASL_PLAINTEXT":
 		return s.PlainOpts(AdminUser), true
+	case protocol == "SSL" && n.cluster.opts.mutual:
+		cert, err := tls.LoadX509KeyPair(s.brokerStore(), s.brokerStore())
+		conf := &tls.Config{RootCAs: s.ca.pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+		return []kgo.Opt{kgo.DialTLSConfig(conf)}, err == nil
 	}
 	return s.Opts(AdminUser), true
 }

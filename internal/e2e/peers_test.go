@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/testkafka"
+)
+
+// peersBed is a destination whose brokers and controllers know each other, and kmirror, by certificates.
+type peersBed struct {
+	sec      *testkafka.Security
+	src, dst *testkafka.Cluster
+	s        *shim
+}
+
+// TestPeers mirrors into a cluster where ssl.client.auth=required holds between brokers and to controllers.
+func TestPeers(t *testing.T) {
+	onlyInLong(t)
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &peersBed{sec: sec, src: testkafka.Start(t, testkafka.Options{Name: "src"}),
+		dst: testkafka.Start(t, sec.Mutual(testkafka.Options{Name: "dst", Brokers: 2, Combined: 1}))}
+	addUsers(t, b.dst, kmirrorUser)
+	for _, principal := range []string{kmirrorUser, "CN=" + kmirrorUser} {
+		grant(t, b.dst, principal, documented(t, "Rights at the destination")...)
+	}
+	createTopic(t, b.src, "orders", 2, nil)
+	produce(t, client(t, b.src), "orders", 2, 500, 200)
+	b.s = newShim(t, b.dst, "")
+	b.s.create(b.src, brisk)
+	b.s.mirror("orders")
+	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	sameSegments(t, b.src, b.dst, "orders", 2, 2)
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"a stranger", b.stranger}, {"nobody", b.nobody}, {"a broker", b.broker}, {"preflight", b.preflight}, {"killed and restarted", b.restarted},
+		{"taken over", b.takenOver}, {"failed over", b.failedOver},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			b.s.tb = t
+			step.run(t)
+		})
+		if b.s.tb = t; t.Failed() {
+			return
+		}
+	}
+}
+
+// shows are the options of one who shows the certificate of a name.
+func (b *peersBed) shows(t *testing.T, name string) kgo.Opt {
+	t.Helper()
+	conf, err := b.sec.PeerTLS(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kgo.DialTLSConfig(conf)
+}
+
+// ask sends a request to kmirror's inter-broker listener under the certificate of a name.
+func (b *peersBed) ask(t *testing.T, addr, name string, req kmsg.Request) (kmsg.Response, error) {
+	t.Helper()
+	cl, err := kgo.NewClient(b.shows(t, name), kgo.SeedBrokers(addr), kgo.RequestRetries(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	return cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
+}
+
+// stranger: a certificate of the same authority is not enough.
+func (b *peersBed) stranger(t *testing.T) {
+	if err := replicaFetch(t, b.s.repl, b.shows(t, "stranger")); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
+		t.Errorf("fetch as a replica: %v", err)
+	}
+	epochs := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	et := kmsg.NewOffsetForLeaderEpochRequestTopic()
+	et.Topic, et.Partitions = "orders", append(et.Partitions, kmsg.NewOffsetForLeaderEpochRequestTopicPartition())
+	epochs.ReplicaID, epochs.Topics = 1, append(epochs.Topics, et)
+	resp, err := b.ask(t, b.s.repl, "stranger", epochs)
+	if err != nil || resp.(*kmsg.OffsetForLeaderEpochResponse).Topics[0].Partitions[0].ErrorCode != kerr.ClusterAuthorizationFailed.Code {
+		t.Errorf("epochs: %+v, %v", resp, err)
+	}
+	clusterReq := kmsg.NewPtrDescribeClusterRequest()
+	resp, err = b.ask(t, b.s.repl, "stranger", clusterReq)
+	if err != nil || resp.(*kmsg.DescribeClusterResponse).ErrorCode != kerr.ClusterAuthorizationFailed.Code || len(resp.(*kmsg.DescribeClusterResponse).Brokers) > 0 {
+		t.Errorf("what would be sent on: %+v, %v", resp, err)
+	}
+	if n := strings.Count(mustRead(t, b.s.log), "principal=\"User:CN=stranger\"") + strings.Count(mustRead(t, b.s.log), "principal=User:CN=stranger"); n != 1 {
+		t.Errorf("%d lines of the log name the stranger, want 1", n)
+	}
+	metrics, err := http.Get("http://" + b.s.http + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	text, err := io.ReadAll(metrics.Body)
+	if err != nil || !strings.Contains(string(text), `kmirror_refused_peers_total{listener="REPL"} 3`) {
+		t.Errorf("refused peers are not counted: %v", err)
+	}
+}
+
+// nobody: without a certificate, or with one of another authority, there is no connection.
+func (b *peersBed) nobody(t *testing.T) {
+	none, err := b.sec.PeerTLS("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := other.PeerTLS("brokers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign.RootCAs = none.RootCAs
+	for name, conf := range map[string]*tls.Config{"no certificate": none, "a broker of another authority": foreign} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			conf := conf.Clone()
+			conf.MinVersion, conf.MaxVersion = version, version
+			nc, err := tls.Dial("tcp", b.s.repl, conf)
+			if err == nil { // with TLS 1.3 the client is ready before the server has looked
+				_, err = nc.Read(make([]byte, 1))
+				nc.Close()
+			}
+			var alert tls.AlertError
+			if !errors.As(err, &alert) && !strings.Contains(fmt.Sprint(err), "tls: ") {
+				t.Errorf("%s, version %x: %v", name, version, err)
+			}
+		}
+	}
+	eventually(t, 5*time.Second, "a line in the log", func() error {
+		if !strings.Contains(mustRead(t, b.s.log), "have to show a certificate") {
+			return errors.New("no such line")
+		}
+		return nil
+	})
+}
+
+// broker: one of the destination is served, and what it sends on goes to the others as kmirror's.
+func (b *peersBed) broker(t *testing.T) {
+	if err := replicaFetch(t, b.s.repl, b.shows(t, "brokers")); err != nil {
+		t.Errorf("fetch as a replica: %v", err)
+	}
+	resp, err := b.ask(t, b.s.repl, "brokers", kmsg.NewPtrDescribeClusterRequest())
+	if err != nil || len(resp.(*kmsg.DescribeClusterResponse).Brokers) < 2 {
+		t.Errorf("what is sent on: %+v, %v", resp, err)
+	}
+}
+
+func (b *peersBed) preflight(t *testing.T) {
+	out, errs, code := b.s.local("preflight", "--config", b.s.config)
+	if code != 0 || !strings.Contains(out, "brokers know each other by certificates, and so does kmirror") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}
+
+// restarted: kmirror dies, real brokers lead, and it comes back: it fetches from them as a follower, under its certificate.
+func (b *peersBed) restarted(t *testing.T) {
+	b.s.kill()
+	b.s.start()
+	produce(t, client(t, b.src), "orders", 2, 100, 200)
+	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	sameSegments(t, b.src, b.dst, "orders", 2, 2)
+}
+
+// takenOver: a second process goes on when the first one dies.
+func (b *peersBed) takenOver(t *testing.T) {
+	second := makeShim(t, b.dst, 9003, "")
+	second.start()
+	eventually(t, 30*time.Second, "the two know each other", func() error {
+		if !strings.Contains(mustRead(t, second.log), b.s.admin) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	b.s.kill()
+	produce(t, client(t, b.src), "orders", 2, 100, 200)
+	second.caughtUp(b.src, 2, time.Minute, "orders")
+	sameSegments(t, b.src, b.dst, "orders", 2, 2)
+	b.s.start()
+	if err := second.stop(); err != nil {
+		t.Errorf("SIGTERM: %v", err)
+	}
+}
+
+func (b *peersBed) failedOver(t *testing.T) {
+	b.s.verb("failover", "orders")
+	leads(t, b.dst, "orders", 2, 10*time.Second)
+	writable(t, b.dst, "orders", "mine")
+}
+
+// TestClientsWithCertificates: a destination where clients of another listener than the brokers' must show certificates is refused with
+// the reason, by preflight and at the start, before anything is registered.
+func TestClientsWithCertificates(t *testing.T) {
+	onlyInLong(t)
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const l = "listener.name.external.ssl."
+	dst := testkafka.Start(t, sec.Secure(testkafka.Options{Name: "dst", Listeners: []string{"CLIENT", "EXTERNAL", "REPL"},
+		Properties: map[string]string{l + "client.auth": "required", l + "truststore.type": "PEM", l + "truststore.location": sec.CA()}}))
+	addUsers(t, dst, kmirrorUser)
+	grant(t, dst, kmirrorUser, documented(t, "Rights at the destination")...)
+	s := makeShim(t, dst, 9001, "")
+	certificate, key, err := sec.Certificate("external")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := portPair(t)
+	s.rewrite("listeners:\n", fmt.Sprintf("listeners:\n  - {name: EXTERNAL, bind: \"127.0.0.1:%d\", advertised: \"127.0.0.1:%d\", protocol: SASL_SSL, "+
+		"tls: {certificate: %q, key: %q}}\n", port, port, certificate, key))
+	const reason = "listener EXTERNAL: brokers ask clients for a certificate, which kmirror can't show in their place"
+	out, errs, code := s.local("preflight", "--config", s.config)
+	if code != 4 || !strings.Contains(out, "brokers ask clients for a certificate") {
+		t.Errorf("preflight: exit %d\n%s%s", code, out, errs)
+	}
+	_, errs, code = s.local("serve", "--config", s.config)
+	if code != 2 || !strings.Contains(errs, reason) {
+		t.Errorf("serve: exit %d\n%s", code, errs)
+	}
+	for id := range imageOf(t, dst).Brokers {
+		if id >= 9000 {
+			t.Errorf("node id %d is registered", id)
+		}
+	}
+}
