@@ -47,7 +47,7 @@ processes: setup
 # kmirror killed at its fault points, two processes operated.
 long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
-		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway' ./internal/e2e
+		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates' ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

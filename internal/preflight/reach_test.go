@@ -23,7 +23,7 @@ func TestReach(t *testing.T) {
 	at := func(name string, l net.Listener) []kraft.Endpoint {
 		return []kraft.Endpoint{{Name: name, Host: "127.0.0.1", Port: uint16(l.Addr().(*net.TCPAddr).Port)}}
 	}
-	c := Config{Listeners: []Listener{{"CLIENT", "PLAINTEXT"}, {"REPL", "PLAINTEXT"}}, InterBrokerListener: "REPL"}
+	c := Config{Listeners: []Listener{{Name: "CLIENT", Protocol: "PLAINTEXT"}, {Name: "REPL", Protocol: "PLAINTEXT"}}, InterBrokerListener: "REPL"}
 	for want, real := range map[string][]*kraft.Broker{
 		"ok way to listener CLIENT: broker 2 is reached":                        {{ID: 1, Endpoints: at("CLIENT", closed)}, {ID: 2, Endpoints: at("CLIENT", open)}},
 		"warn way to listener CLIENT: none of 1 brokers is reached":             {{ID: 1, Endpoints: at("CLIENT", closed)}},
