@@ -247,3 +247,60 @@ func TestClientsWithCertificates(t *testing.T) {
 		}
 	}
 }
+
+// TestPeersAmongClients: a destination has one listener for all, with TLS, where nobody has to show a certificate. Its broker shows one to
+// kmirror nevertheless and is known by it; clients without one are served, but not as replicas.
+func TestPeersAmongClients(t *testing.T) {
+	onlyInLong(t)
+	if testing.Short() {
+		t.Skip("needs real brokers")
+	}
+	sec, err := testkafka.NewSecurity(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := sec.Store("broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const l = "listener.name.client.ssl."
+	src, dst := testkafka.Start(t, testkafka.Options{Name: "src"}), testkafka.Start(t, testkafka.Options{Name: "dst", Listeners: []string{"CLIENT"},
+		Properties: map[string]string{"listener.security.protocol.map": "CLIENT:SSL,CONTROLLER:PLAINTEXT", l + "keystore.type": "PEM",
+			l + "keystore.location": store, l + "truststore.type": "PEM", l + "truststore.location": sec.CA()}})
+	createTopic(t, src, "orders", 1, nil)
+	produce(t, client(t, src), "orders", 1, 500, 200)
+	certificate, key, err := sec.Certificate("kmirror")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := makeShim(t, dst, 9001, "")
+	config := mustRead(t, s.config)
+	s.rewrite(config[strings.Index(config, "  - {name: REPL"):strings.Index(config, "log:")], "")
+	s.rewrite("protocol: PLAINTEXT", fmt.Sprintf("protocol: SSL, tls: {certificate: %q, key: %q, ca: %q}, allow: [\"User:CN=broker\"]", certificate, key, sec.CA()))
+	s.rewrite("inter_broker_listener: REPL", fmt.Sprintf("inter_broker_listener: CLIENT\n  controller_client: {security.protocol: PLAINTEXT}\n"+
+		"  client: {security.protocol: SSL, ssl.truststore.type: PEM, ssl.truststore.location: %q}", sec.CA()))
+	s.start()
+	s.create(src, brisk)
+	s.mirror("orders")
+	s.caughtUp(src, 1, time.Minute, "orders")
+	sameSegments(t, src, dst, "orders", 1, 1)
+	none, err := sec.PeerTLS("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := replicaFetch(t, s.client, kgo.DialTLSConfig(none)); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
+		t.Errorf("a client fetches as a replica: %v", err)
+	}
+	cl, err := kgo.NewClient(kgo.DialTLSConfig(none), kgo.SeedBrokers(s.client), kgo.ConsumeTopics("orders"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	n, ctx := 0, timeout(t, 30*time.Second)
+	for n < 500 && ctx.Err() == nil {
+		n += cl.PollFetches(ctx).NumRecords()
+	}
+	if n != 500 {
+		t.Errorf("a client read %d records of 500", n)
+	}
+}
