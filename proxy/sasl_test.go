@@ -66,15 +66,6 @@ func TestSASLComesFirst(t *testing.T) {
 		c.send(1, kmsg.NewPtrListGroupsRequest())
 		c.closed()
 	})
-	t.Run("nor when no broker is there to confirm it", func(t *testing.T) {
-		w := newWorld(t, withSASL)
-		for _, b := range w.brokers {
-			b.stop()
-		}
-		c := w.dial()
-		c.send(1, handshakeRequest())
-		c.closed()
-	})
 	t.Run("version 0 is refused", func(t *testing.T) {
 		c := newWorld(t, withSASL).dial()
 		c.send(1, kmsg.NewPtrSASLHandshakeRequest())
@@ -106,6 +97,21 @@ func TestSASLComesFirst(t *testing.T) {
 		c.send(1, metadataRequest())
 		c.closed()
 	})
+}
+
+// TestNobodyIsLetInWithoutBrokers: a login that no broker can confirm is none.
+func TestNobodyIsLetInWithoutBrokers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withSASL)
+	w.server.replicaFetch = emptyFetch
+	for _, b := range w.brokers {
+		b.stop()
+	}
+	for _, req := range []kmsg.Request{handshakeRequest(), replicaFetchRequest()} {
+		c := w.dial()
+		c.send(1, req)
+		c.closed()
+	}
 }
 
 // TestReplicasHaveClusterAction: by what a broker says of the client's rights, or, where it says nothing of them, of its fetch.

@@ -206,7 +206,8 @@ func (f ServerFiles) certificate() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	if encrypted(key) {
-		return tls.Certificate{}, errors.New("encrypted private keys are not supported: decrypt it with openssl pkey and protect the file by its permissions")
+		return tls.Certificate{}, errors.New("encrypted private keys are not supported: " +
+			"decrypt it with openssl pkey and protect the file by its permissions")
 	}
 	cert, err := tls.X509KeyPair(chain, key)
 	if err != nil {
