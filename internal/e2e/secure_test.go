@@ -263,7 +263,7 @@ func (b *secureBed) followers(t *testing.T) {
 	for name, way := range ways {
 		eventually(t, 10*time.Second, name+" with a password", func() error { // brokers learn of it one by one
 			if err := replicaFetch(t, b.s.repl, kgo.SASL(way(password))); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
-				return fmt.Errorf("a replica without rights: %w", err)
+				return fmt.Errorf("a replica without rights: %v", err)
 			}
 			return nil
 		})
