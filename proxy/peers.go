@@ -89,6 +89,9 @@ func (s *Server) listenerNamed(name string) Listener {
 
 // refuse answers a peer that may do nothing. What can't be answered with an error closes the connection.
 func (c *conn) refuse(h protocol.RequestHeader, body []byte) error {
+	if h.Key == keyFetch && h.Version == protocol.MirrorFetchVersion {
+		return c.reply(h, fetchRefusal(&kmsg.FetchRequest{Version: h.Version}))
+	}
 	req, err := protocol.DecodeRequest(h, body)
 	if err != nil {
 		return malformed(err)

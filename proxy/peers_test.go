@@ -201,6 +201,9 @@ func TestPeersAreKnownByCertificates(t *testing.T) {
 		if got := p.ask(fetchRequest(13, "", 20)).(*kmsg.FetchResponse).ErrorCode; got != codeClusterAuthorization {
 			t.Errorf("Fetch of a consumer: %d", got)
 		}
+		if got := p.ask(fetchRequest(protocol.MirrorFetchVersion, "m", 20)).(*kmsg.FetchResponse).ErrorCode; got != codeClusterAuthorization {
+			t.Errorf("Fetch of KIP-1279: %d", got)
+		}
 		meta := kmsg.NewPtrMetadataRequest()
 		meta.Version = 13
 		if got := p.ask(meta).(*kmsg.MetadataResponse); got.ErrorCode != codeClusterAuthorization || len(got.Brokers) > 0 {
