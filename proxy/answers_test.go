@@ -708,6 +708,16 @@ func TestConfigsOfNodesAndTopics(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("IncrementalAlterConfigs: %v, want %v", got, want)
 	}
+	// Who clears the throttles of all brokers clears nothing here: there is nothing to refuse.
+	for op, code := range map[kmsg.IncrementalAlterConfigOp]int16{kmsg.IncrementalAlterConfigOpDelete: 0, kmsg.IncrementalAlterConfigOpSet: codeInvalidRequest} {
+		throttle, value := kmsg.NewIncrementalAlterConfigsRequestResourceConfig(), "1"
+		throttle.Name, throttle.Op, throttle.Value = "leader.replication.throttled.rate", op, &value
+		alter.Resources = alter.Resources[:1]
+		alter.Resources[0].Configs = []kmsg.IncrementalAlterConfigsRequestResourceConfig{throttle}
+		if got := c.ask(alter).(*kmsg.IncrementalAlterConfigsResponse).Resources[0].ErrorCode; got != code {
+			t.Errorf("operation %v on a config of our node: error %d, want %d", op, got, code)
+		}
+	}
 	p := c.ask(old).(*kmsg.AlterConfigsResponse).Resources[0]
 	if p.ErrorCode != codeInvalidRequest || p.ErrorMessage == nil {
 		t.Errorf("AlterConfigs of our node: %+v", p)

@@ -19,6 +19,7 @@ const (
 	mayDescribe        int32 = 1 << 8
 	mayClusterAction   int32 = 1 << 9
 	mayDescribeConfigs int32 = 1 << 10
+	mayAlterConfigs    int32 = 1 << 11
 
 	mayAll int32 = -1
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/protocol"
+	"kmirror/protocol/kraft"
 )
 
 // logDirName is the one log directory that we show. There is nothing in it: kmirror keeps no log.
@@ -118,6 +119,18 @@ func (c *conn) alterRefusal(refusal string) *string {
 	return &refusal
 }
 
+// clearsNothing reports whether a request only removes configs of our node that it does not have. There is nothing to refuse then, and
+// kafka-reassign-partitions --verify, which clears the throttles of every broker, would fail by a refusal.
+func (c *conn) clearsNothing(r kmsg.IncrementalAlterConfigsRequestResource) bool {
+	set := c.s.cfg.Images.Image().Configs[kraft.ConfigResource{Type: kraft.ConfigBroker, Name: r.ResourceName}]
+	for _, k := range r.Configs {
+		if _, ok := set[k.Name]; ok || k.Op != kmsg.IncrementalAlterConfigOpDelete {
+			return false
+		}
+	}
+	return r.ResourceType == kmsg.ConfigResourceTypeBroker && len(r.Configs) > 0
+}
+
 // alterConfigs refuses to alter our node and forwards the rest.
 func (c *conn) alterConfigs(h protocol.RequestHeader, req *kmsg.AlterConfigsRequest, frame []byte, start time.Time) error {
 	var own []kmsg.AlterConfigsResponseResource
@@ -163,7 +176,11 @@ func (c *conn) incrementalAlterConfigs(
 		}
 		out := kmsg.NewIncrementalAlterConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-		out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
+		if refusal != "" || !c.clearsNothing(r) {
+			out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
+		} else if !c.may(mayAlterConfigs) {
+			out.ErrorCode = codeClusterAuthorization
+		}
 		own = append(own, out)
 	}
 	if len(own) == 0 {
