@@ -45,7 +45,7 @@ func newAuthority() (*authority, error) {
 	return a, nil
 }
 
-// issue makes a certificate for this host and other names, for servers and clients, with its key in the form that Kafka reads (PKCS8).
+// issue makes a certificate for this host and other names or addresses, for servers and clients, with its key in the form that Kafka reads (PKCS8).
 func (a *authority) issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -55,7 +55,14 @@ func (a *authority) issue(name string, hosts ...string) (certificate, key []byte
 	if err != nil {
 		return nil, nil, err
 	}
-	tmpl.DNSNames, tmpl.IPAddresses = append([]string{"localhost"}, hosts...), []net.IP{net.IPv4(127, 0, 0, 1)}
+	tmpl.DNSNames, tmpl.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, host)
+		}
+	}
 	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &priv.PublicKey, a.key)
 	if err != nil {

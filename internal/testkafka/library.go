@@ -51,6 +51,14 @@ func kafkaBundle(version string) bundle {
 	}}
 }
 
+// streamsBundle is what a program on Kafka Streams needs.
+func streamsBundle(version string) bundle {
+	return bundle{name: "streams-" + version, artifacts: []artifact{
+		{"org.apache.kafka", "kafka-streams", version},
+		{"org.apache.logging.log4j", "log4j-slf4j-impl", log4jVersion},
+	}}
+}
+
 func mirrorMakerBundle() bundle {
 	return bundle{name: "connect-mirror-" + MirrorMakerVersion, artifacts: []artifact{
 		{"org.apache.kafka", "connect-mirror", MirrorMakerVersion},

@@ -17,6 +17,8 @@ const (
 	Latest = "4.4.0"
 	// Previous lacks what newer brokers have: no cordoned log directories (KIP-1066), BrokerHeartbeat v1 only.
 	Previous = "4.1.1"
+	// Oldest is the first version of the line. Only compatibility is tested with it.
+	Oldest = "4.0.0"
 )
 
 // Versions are the Kafka versions that tests run against, newest first.

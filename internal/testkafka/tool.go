@@ -29,6 +29,11 @@ func MirrorMaker(ctx context.Context, config string) *exec.Cmd {
 	return javaTool(ctx, mirrorMakerBundle(), "org.apache.kafka.connect.mirror.MirrorMaker", []string{config})
 }
 
+// Streams returns a command that runs a class, or a file with the source of one, with Kafka Streams of a version at hand.
+func Streams(ctx context.Context, version, class string, args ...string) *exec.Cmd {
+	return javaTool(ctx, streamsBundle(version), class, args)
+}
+
 func javaTool(ctx context.Context, b bundle, class string, args []string) *exec.Cmd {
 	l, err := load(ctx, b)
 	if err != nil {
