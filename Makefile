@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 41m
 KAFKA_TIMEOUT ?= 40m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka faults processes long lint bench fuzz setup clean
+.PHONY: build demo test unit kafka faults processes long compat lint bench fuzz setup clean
 
 build:
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -48,6 +48,12 @@ processes: setup
 long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
 		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates' ./internal/e2e
+
+# Every client of docs/compatibility.md, which it makes anew, through the gateway: ten minutes. As root, with iproute2, clients have a
+# network of their own.
+compat: setup
+	@scripts/setup.sh venv $$([[ $$EUID == 0 ]] && echo ip)
+	KMIRROR_COMPAT=1 timeout --kill-after=30s 15m go test -count=1 -v -timeout 14m -run '^TestCompatibility' ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \

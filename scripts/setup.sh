@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Installs what real Kafka clusters need and this machine lacks: a JDK (17 or later), Maven, kcat. Debian's packages, by
-# apt-get, as root; does nothing where all is there.
+# Installs what real Kafka clusters need and this machine lacks: a JDK (17 or later), Maven, kcat; or what the arguments name: ip,
+# venv (Python's). Debian's packages, by apt-get, as root; does nothing where all is there.
 set -euo pipefail
 
-declare -A packages=([java]=default-jdk-headless [mvn]=maven [kcat]=kcat)
+declare -A packages=([java]=default-jdk-headless [mvn]=maven [kcat]=kcat [ip]=iproute2 [venv]=python3-venv)
+(($#)) || set -- java mvn kcat
 missing=()
-for command in java mvn kcat; do
-  command -v "$command" >/dev/null || missing+=("${packages[$command]}")
+for command in "$@"; do
+  if [[ $command == venv ]]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null && continue
+  else
+    command -v "$command" >/dev/null && continue
+  fi
+  missing+=("${packages[$command]}")
 done
 if ((${#missing[@]} == 0)); then
   exit 0
