@@ -58,11 +58,20 @@ func (e *FrameError) Kind() string {
 	return "size"
 }
 
+// Alloc returns a buffer of n bytes or more for a frame of size bytes that is being read. Its error ends the reading.
+type Alloc func(n, size int) ([]byte, error)
+
 // ReadFrame reads one size-prefixed frame and returns its body, which is buf's array when that is large enough. The
 // limit is checked before anything is allocated, and memory grows with the bytes that come, so that a peer pays for
 // what it makes us hold. A stream that ends before the first byte is io.EOF, one that ends within a frame
 // io.ErrUnexpectedEOF, an impossible size a *FrameError.
 func ReadFrame(r io.Reader, limit int32, buf []byte) ([]byte, error) {
+	return ReadFrameInto(r, limit, buf, func(n, _ int) ([]byte, error) { return make([]byte, n), nil })
+}
+
+// ReadFrameInto is ReadFrame for a caller that has its own mind about memory: alloc is called for each buffer that is needed beyond buf, the
+// next one only when the bytes for the one before have come.
+func ReadFrameInto(r io.Reader, limit int32, buf []byte, alloc Alloc) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
@@ -72,21 +81,28 @@ func ReadFrame(r io.Reader, limit int32, buf []byte) ([]byte, error) {
 		return nil, &FrameError{Size: size, Max: int64(limit), Head: head[:]}
 	}
 	n := int(size)
-	if n <= cap(buf) {
-		buf = buf[:n]
-		return buf, readBody(r, buf)
+	if cap(buf) < min(n, frameStep) {
+		buf = nil
 	}
 	// The buffer is at most the larger of one step and twice what has been read.
-	buf = nil
-	for filled := 0; filled < n; filled = len(buf) {
-		next := make([]byte, min(n, max(frameStep, 2*filled)))
-		copy(next, buf)
-		buf = next
+	buf = buf[:min(n, cap(buf))]
+	for filled := 0; ; filled = len(buf) {
+		if filled == len(buf) && filled < n {
+			next, err := alloc(min(n, max(frameStep, 2*filled)), n)
+			if err != nil {
+				return nil, err
+			}
+			next = next[:min(n, cap(next))]
+			copy(next, buf)
+			buf = next
+		}
 		if err := readBody(r, buf[filled:]); err != nil {
 			return nil, err
 		}
+		if len(buf) == n {
+			return buf, nil
+		}
 	}
-	return buf, nil
 }
 
 // readBody fills b; an end of the stream inside a frame is never a clean end.

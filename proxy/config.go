@@ -113,6 +113,8 @@ type Config struct {
 	Asker Asker
 	// MaxFrame is the largest request and reply in bytes, default protocol.DefaultMaxFrame.
 	MaxFrame int32
+	// Memory bounds what requests hold; servers and gateways may share one. Default 256 MiB of its own.
+	Memory *Memory
 	// MaxConnections over all listeners, default 10000. Beyond it new ones are closed at once.
 	MaxConnections int
 	// ReadOnlyError refuses Produce to mirror topics: 44 (POLICY_VIOLATION, the default) or 134 (READ_ONLY_TOPIC).
@@ -169,6 +171,9 @@ func (c *Config) validateLimits() error {
 func (c *Config) setDefaults() {
 	if c.MaxFrame == 0 {
 		c.MaxFrame = protocol.DefaultMaxFrame
+	}
+	if c.Memory == nil {
+		c.Memory = NewMemory(256 << 20)
 	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = 10000

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,6 @@ const (
 	// maxOwnReplyBytes bounds what our own replies may hold while the client does not read them: beyond it the next request
 	// waits until all before it are delivered.
 	maxOwnReplyBytes = 1 << 20
-	// keepBuffer is the largest request buffer that a connection keeps.
-	keepBuffer = 1 << 20
 	// lingerTime is how long a connection that we end is read on after our last reply: closing with unread bytes makes the
 	// kernel reset it, and the peer could lose replies that it has not read yet.
 	lingerTime = time.Second
@@ -63,7 +62,10 @@ type conn struct {
 	stopped chan struct{}
 	ending  atomic.Bool
 
-	buf []byte
+	// small is kept for requests up to smallRequest, large is the pooled buffer of the present one, lease what is counted of it.
+	small []byte
+	large *[]byte
+	lease lease
 	// up is the connection that forwarded requests go over, nil before the first; others are those to further replicas.
 	up     *upstream
 	others map[int32]*upstream
@@ -82,6 +84,7 @@ type conn struct {
 func newConn(s *Server, l Listener, nc net.Conn) *conn {
 	c := &conn{s: s, l: l, nc: nc, br: bufio.NewReader(nc), stopped: make(chan struct{}), others: make(map[int32]*upstream)}
 	c.moved.L = &c.mu
+	c.lease.cut = func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) }
 	return c
 }
 
@@ -107,11 +110,11 @@ func (c *conn) serve(ctx context.Context) {
 		// The peer is gone, so nobody waits for the replies in flight. With bytes that aren't Kafka there are none.
 		c.cancel()
 	}
-	_ = c.quiesce() // fails where the connection is cut, and nobody waits any more
 	c.report(err)
-	if ours && c.ctx.Err() == nil {
-		c.linger()
+	if ours {
+		c.leave()
 	}
+	_ = c.quiesce() // fails where the connection is cut, and nobody waits any more
 	c.cancel()
 	c.nc.Close()
 	c.up.close()
@@ -170,14 +173,29 @@ func (c *conn) stop() {
 
 func (c *conn) stopping() bool { return c.ending.Load() }
 
-// linger ends our side and reads on until the peer ends its own.
-func (c *conn) linger() {
+// leave waits for the replies in flight, ends our side and reads on until the peer ends its own. A peer that leaves first, or replies
+// that don't come within IdleTimeout, end it too: brokers answer some requests after hours.
+func (c *conn) leave() {
+	var end atomic.Int64
+	end.Store(time.Now().Add(c.s.cfg.IdleTimeout).UnixNano())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		defer c.cancel()
+		for time.Now().UnixNano() < end.Load() {
+			// In steps, since end moves, and stop moves the deadline.
+			_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+			var timeout net.Error
+			if _, err := io.Copy(io.Discard, c.nc); !errors.As(err, &timeout) || !timeout.Timeout() {
+				return
+			}
+		}
+	})
 	half, ok := c.nc.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
-		return
+	if c.quiesce() != nil || !ok || half.CloseWrite() != nil {
+		c.cancel()
 	}
-	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.Copy(io.Discard, c.nc)
+	end.Store(time.Now().Add(lingerTime).UnixNano())
 }
 
 // read reads and handles requests until one of them, the peer or stop ends the connection. The error is never nil.
@@ -192,18 +210,17 @@ func (c *conn) read() error {
 		} else if done {
 			continue
 		}
-		frame, err := protocol.ReadFrame(c.br, c.s.cfg.MaxFrame, c.buf)
+		frame, err := c.readRequest()
 		if err != nil {
 			if c.stopping() {
 				return errDraining
 			}
 			return err
 		}
-		if err := c.handle(frame, start); err != nil {
+		err = c.handle(frame, start)
+		c.doneWith()
+		if err != nil {
 			return err
-		}
-		if c.buf = frame; cap(frame) > keepBuffer {
-			c.buf = nil
 		}
 	}
 }

@@ -55,6 +55,7 @@ func (c *conn) replicaFetch(h protocol.RequestHeader, req *kmsg.FetchRequest) er
 	if !c.l.InterBroker || !c.may(mayClusterAction) {
 		return c.reply(h, fetchRefusal(req))
 	}
+	c.lease.release() // brokers of the destination are trusted, and wait long
 	bufs, err := c.s.replicaFetch(c.ctx, req, c.l.NodeID, h.CorrelationID)
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -332,8 +333,9 @@ func oldClientFetch(req *kmsg.FetchRequest) *kmsg.FetchRequest {
 	ask := kmsg.NewPtrFetchRequest()
 	ask.Version = redirectVersion
 	ask.MinBytes, ask.IsolationLevel = req.MinBytes, req.IsolationLevel
-	if ask.MaxBytes = req.MaxBytes; req.Version < 3 {
-		ask.MaxBytes = 50 << 20
+	// The answer is held in memory. A batch that is larger comes nevertheless, alone.
+	if ask.MaxBytes = maxOwnReplyBytes; req.Version >= 3 {
+		ask.MaxBytes = min(ask.MaxBytes, req.MaxBytes)
 	}
 	ask.SessionEpoch = -1
 	return ask

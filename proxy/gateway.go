@@ -87,6 +87,7 @@ type GatewayConfig struct {
 	// UpstreamTLS as in Config.
 	UpstreamTLS    *tls.Config
 	MaxFrame       int32
+	Memory         *Memory
 	MaxConnections int
 	ReadOnlyError  int16
 	IdleTimeout    time.Duration
@@ -132,7 +133,7 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 		return nil, errors.New("gateway: Images, Mirrors and Guest are required")
 	}
 	common := Config{
-		Images: cfg.Images, Mirrors: cfg.Mirrors, Owns: cfg.Guest, UpstreamTLS: cfg.UpstreamTLS, MaxFrame: cfg.MaxFrame,
+		Images: cfg.Images, Mirrors: cfg.Mirrors, Owns: cfg.Guest, UpstreamTLS: cfg.UpstreamTLS, MaxFrame: cfg.MaxFrame, Memory: cfg.Memory,
 		MaxConnections: cfg.MaxConnections, ReadOnlyError: cfg.ReadOnlyError, IdleTimeout: cfg.IdleTimeout, DrainTimeout: cfg.DrainTimeout,
 		Log: cfg.Log, Observer: cfg.Observer,
 	}

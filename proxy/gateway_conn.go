@@ -43,9 +43,9 @@ func (c *conn) dialFronted() (*upstream, error) {
 // produceFronted forwards a Produce request without what it has for read-only topics, whose refusal joins the broker's reply. With acks=0
 // there is none to join: the rest is written, then the connection is closed, which is all that brokers do.
 func (c *conn) produceFronted(h protocol.RequestHeader, frame, body []byte, start time.Time) error {
-	decoded, err := protocol.DecodeRequest(h, body)
+	decoded, err := c.decode(h, body)
 	if err != nil {
-		return malformed(err)
+		return err
 	}
 	req := decoded.(*kmsg.ProduceRequest)
 	img := c.s.cfg.Images.Image()

@@ -98,3 +98,32 @@ func TestGatewayStorm(t *testing.T) {
 		}
 	}
 }
+
+// A client does what ends its connection while the broker takes its time with a request, and leaves: nothing stays of it.
+func TestGatewayClientLeavesBehindLongRequest(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	held, release := gateOf(t)
+	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		if h.Key == keyMetadata {
+			<-held
+		}
+		return echo(h)
+	})
+	c := g.to(1)
+	c.send(1, metadataRequest())
+	c.write([]byte{0xff, 0xff, 0xff, 0xff})
+	controlled := kmsg.NewPtrControlledShutdownRequest()
+	d := g.to(1)
+	d.send(1, metadataRequest())
+	d.send(2, controlled)
+	eventually(t, "both requests at the broker", func() bool { return len(g.gotBy(1)) == 2 })
+	c.nc.Close()
+	d.nc.Close()
+	eventually(t, "no connection left", func() bool {
+		g.gw.s.mu.Lock()
+		defer g.gw.s.mu.Unlock()
+		return len(g.gw.s.conns) == 0
+	})
+	release()
+}

@@ -43,9 +43,7 @@ type replyEdit func(c *conn, u *upstream, size int64) error
 func (c *conn) enqueue(e entry) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.owed) >= maxInFlight && c.ctx.Err() == nil {
-		c.moved.Wait()
-	}
+	c.waitWhile(func() bool { return len(c.owed) >= maxInFlight })
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
@@ -125,10 +123,20 @@ func (c *conn) pass(e *entry) error {
 func (c *conn) quiesce() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.owed) > 0 && c.ctx.Err() == nil {
+	c.waitWhile(func() bool { return len(c.owed) > 0 })
+	return c.ctx.Err()
+}
+
+// waitWhile returns when something is not so any more. The client is not listened to meanwhile, and may have left: what takes longer than
+// IdleTimeout cuts the connection. The caller has mu, which is let go meanwhile.
+func (c *conn) waitWhile(so func() bool) {
+	if !so() || c.ctx.Err() != nil {
+		return
+	}
+	defer time.AfterFunc(c.s.cfg.IdleTimeout, c.cancel).Stop()
+	for so() && c.ctx.Err() == nil {
 		c.moved.Wait()
 	}
-	return c.ctx.Err()
 }
 
 // idle reports whether the client is owed nothing.

@@ -41,9 +41,9 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 	case h.Version < api.Min || h.Version > api.Max:
 		return closef("version", "%s version %d is not supported (%d to %d are)", api.Name, h.Version, api.Min, api.Max)
 	}
-	req, err := protocol.DecodeRequest(h, body)
+	req, err := c.decode(h, body)
 	if err != nil {
-		return malformed(err)
+		return err
 	}
 	if p, ok := req.(*kmsg.ProduceRequest); ok {
 		return c.produce(h, p, frame, start)

@@ -75,6 +75,7 @@ type process struct {
 	syncer   *metasync.Syncer
 	proxy    *proxy.Server
 	gateway  *proxy.Gateway // nil where the configuration has none
+	requests *proxy.Memory
 	judge    *fencing.Judge // nil where fence_after is 0
 	admin    *admin.Server
 	verifier *verify.Verifier
@@ -188,9 +189,10 @@ func (p *process) listeners(legs legs) (err error) {
 	if p.replicas, err = newReplicas(slices.Clone(legs.bootstrap)); err != nil {
 		return err
 	}
+	p.requests = proxy.NewMemory(int64(p.cfg.Limits.Memory) / 4)
 	if p.proxy, err = proxy.New(proxy.Config{
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
-		Owns: p.broker.Guest, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
+		Owns: p.broker.Guest, Memory: p.requests, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
 		UpstreamTLS: upstream, PeerTLS: among, Asker: p.replicas,
 	}); err != nil {
