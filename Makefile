@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 41m
 KAFKA_TIMEOUT ?= 40m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka faults processes long compat lint bench fuzz setup clean
+.PHONY: build demo test unit kafka faults processes long compat suite load lint bench fuzz setup clean
 
 build:
 	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -47,13 +47,23 @@ processes: setup
 # kmirror killed at its fault points, two processes operated.
 long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
-		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates' ./internal/e2e
+		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates|TestFences' ./internal/e2e
 
 # Every client of docs/compatibility.md, which it makes anew, through the gateway: ten minutes. As root, with iproute2, clients have a
 # network of their own.
 compat: setup
 	@scripts/setup.sh venv $$([[ $$EUID == 0 ]] && echo ip)
 	KMIRROR_COMPAT=1 timeout --kill-after=30s 15m go test -count=1 -v -timeout 14m -run '^TestCompatibility' ./internal/e2e
+
+# franz-go's own tests of its client, at brokers and through a gateway, compared test by test: about ten minutes.
+# KMIRROR_SUITE_RECORDS=500000 moves as many records as franz-go does, KMIRROR_SUITE_RUN picks tests.
+suite: setup
+	KMIRROR_SUITE=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFranzSuite ./internal/e2e
+
+# 1,000 idle and 200 busy clients, connections that come and go, slow and hostile ones, garbage for five minutes: about eight
+# minutes. Without the race detector, whose memory would be measured too; make test does less of the same with it.
+load: setup
+	KMIRROR_LOAD=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestLoad ./internal/e2e
 
 lint:
 	@unformatted="$$(gofmt -l .)"; \
