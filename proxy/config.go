@@ -126,8 +126,10 @@ type Config struct {
 	DrainTimeout time.Duration
 	// NodeConfig is what DescribeConfigs shows of a node id of ours; nil: nothing.
 	NodeConfig func(nodeID int32) map[string]string
-	Log        *slog.Logger
-	Observer   Observer
+	// Watch is asked once for each connection, when it is ready for requests; nil: none is watched.
+	Watch    WatchFunc
+	Log      *slog.Logger
+	Observer Observer
 }
 
 // Error codes that ReadOnlyError may be.

@@ -53,6 +53,8 @@ type conn struct {
 	l  Listener
 	nc net.Conn
 	br *bufio.Reader
+	// w is shown what passes, nil for nobody. It is set before the first request is read.
+	w Watch
 
 	// ctx ends when the connection breaks or is cut.
 	ctx    context.Context
@@ -102,6 +104,7 @@ func (c *conn) serve(ctx context.Context) {
 		err = c.identify()
 	}
 	if err == nil {
+		c.watch()
 		err = c.read()
 	}
 	var closing *closeError
@@ -121,6 +124,7 @@ func (c *conn) serve(ctx context.Context) {
 	for _, u := range c.others {
 		u.close()
 	}
+	c.unwatch()
 }
 
 // begin makes the connection one that others can cut.

@@ -92,6 +92,7 @@ type GatewayConfig struct {
 	ReadOnlyError  int16
 	IdleTimeout    time.Duration
 	DrainTimeout   time.Duration
+	Watch          WatchFunc
 	Log            *slog.Logger
 	Observer       Observer
 }
@@ -135,7 +136,7 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 	common := Config{
 		Images: cfg.Images, Mirrors: cfg.Mirrors, Owns: cfg.Guest, UpstreamTLS: cfg.UpstreamTLS, MaxFrame: cfg.MaxFrame, Memory: cfg.Memory,
 		MaxConnections: cfg.MaxConnections, ReadOnlyError: cfg.ReadOnlyError, IdleTimeout: cfg.IdleTimeout, DrainTimeout: cfg.DrainTimeout,
-		Log: cfg.Log, Observer: cfg.Observer,
+		Watch: cfg.Watch, Log: cfg.Log, Observer: cfg.Observer,
 	}
 	if err := common.validateLimits(); err != nil {
 		return nil, err

@@ -107,6 +107,7 @@ func (c *conn) replyFrame(bufs ...[]byte) error {
 	if err := c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.IdleTimeout)); err != nil {
 		return err
 	}
+	c.show(bufs...)
 	all := net.Buffers(bufs)
 	_, err := all.WriteTo(c.nc)
 	return err

@@ -35,7 +35,7 @@ func (f *front) passRecords(c *conn, u *upstream, size int64, key, version int16
 	var kept []byte
 	w := walker{
 		u: u, left: size, out: func(b []byte) error { return c.replyFrame(b) },
-		pass: func(n int64) error { return u.copyTo(c.nc, n, c.s.cfg.IdleTimeout) },
+		pass: func(n int64) error { return u.copyTo(c, n) },
 	}
 	if held {
 		pooled := heldBuffers.Get().(*[heldBack]byte)

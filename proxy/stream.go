@@ -55,9 +55,14 @@ func move(dst, src *net.TCPConn, n int64, limit time.Duration) error {
 	return nil
 }
 
-// copyTo moves n bytes to the client: what is in br through its own buffer, the rest, where it is much, from socket to socket.
-func (u *upstream) copyTo(dst net.Conn, n int64, limit time.Duration) error {
-	to, from := bare(dst, u.nc)
+// copyTo moves n bytes to the client: what is in br through its own buffer, the rest, where it is much and nobody watches, from socket to
+// socket.
+func (u *upstream) copyTo(c *conn, n int64) error {
+	limit := c.s.cfg.IdleTimeout
+	to, from := bare(c.nc, u.nc)
+	if c.w != nil {
+		to = nil
+	}
 	for n > 0 {
 		if to != nil && u.br.Buffered() == 0 && n >= moveFrom {
 			if err := move(to, from, n, limit); errors.Is(err, io.ErrUnexpectedEOF) {
@@ -74,10 +79,11 @@ func (u *upstream) copyTo(dst net.Conn, n int64, limit time.Duration) error {
 		if err != nil {
 			return closeUpstream(err)
 		}
-		if err := dst.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		if err := c.nc.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 			return err
 		}
-		if _, err := dst.Write(b); err != nil {
+		c.show(b)
+		if _, err := c.nc.Write(b); err != nil {
 			return err
 		}
 		if _, err := u.br.Discard(len(b)); err != nil {
@@ -89,9 +95,9 @@ func (u *upstream) copyTo(dst net.Conn, n int64, limit time.Duration) error {
 }
 
 // stream passes a large Produce request on as it comes, where that may be decided by what stands at its beginning: it is for one topic,
-// which is not read-only. False: nothing of the request has been read, and it is to be read as a whole.
+// which is not read-only, and nobody watches. False: nothing of the request has been read, and it is to be read as a whole.
 func (c *conn) stream(start time.Time) (done bool, err error) {
-	if c.l.front == nil {
+	if c.l.front == nil || c.w != nil {
 		return false, nil
 	}
 	b, err := c.br.Peek(4)

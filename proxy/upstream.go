@@ -270,7 +270,7 @@ func (u *upstream) relay(c *conn, e *entry) error {
 	if e.edit != nil {
 		return e.edit(c, u, size+4)
 	}
-	return u.copyTo(c.nc, size+4, c.s.cfg.IdleTimeout)
+	return u.copyTo(c, size+4)
 }
 
 func closeUpstream(err error) error {
