@@ -40,7 +40,7 @@ func (l *link) serve(force context.Context) {
 	defer l.client.Close()
 	now := time.Now()
 	conn := trace.Conn{ID: l.id, Client: l.client.RemoteAddr().String(), Server: l.relay.cfg.Server}
-	stream := trace.NewStream(conn, now, l.relay.cfg.MaxFrame, l.relay.budget, l.relay.queue.put)
+	stream := trace.NewStream(conn, now, l.relay.cfg.MaxFrame, l.relay.budget, l.relay.queue.Put)
 	defer func() { stream.Close(time.Now()) }()
 	ctx, cancel := context.WithCancel(force)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 
 	"kmirror/internal/quiet"
 	"kmirror/internal/trace"
+	"kmirror/internal/trace/queue"
 )
 
 // FuzzPass passes any bytes in chunks of any size, in both directions. What comes out must be what went in, nothing may be kept
@@ -25,8 +26,8 @@ func FuzzPass(f *testing.F) {
 		budget := trace.NewBudget(memory)
 		r := &trace.Reporter{Decoder: trace.NewDecoder(trace.DecoderConfig{}), Format: trace.JSON, Stats: trace.NewStats(),
 			Out: io.Discard}
-		q := newQueue(r, budget, quiet.New(slog.New(slog.DiscardHandler), quiet.Interval, nil))
-		stream := trace.NewStream(trace.Conn{ID: 1}, time.Now(), 1<<20, budget, q.put)
+		q := queue.New(r, budget, quiet.New(slog.New(slog.DiscardHandler), quiet.Interval, nil))
+		stream := trace.NewStream(trace.Conn{ID: 1}, time.Now(), 1<<20, budget, q.Put)
 		l := &link{stopped: make(chan struct{})}
 		for dir, sent := range [][]byte{client, server} {
 			kept := bytes.Clone(sent)
@@ -46,8 +47,8 @@ func FuzzPass(f *testing.F) {
 			}
 		}
 		stream.Close(time.Now())
-		q.close()
-		if err := q.run(); err != nil {
+		q.Close()
+		if err := q.Run(); err != nil {
 			t.Fatal(err)
 		}
 		if budget.Left() != memory {

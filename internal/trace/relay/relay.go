@@ -13,6 +13,7 @@ import (
 
 	"kmirror/internal/quiet"
 	"kmirror/internal/trace"
+	"kmirror/internal/trace/queue"
 	"kmirror/internal/wait"
 )
 
@@ -45,7 +46,7 @@ type Relay struct {
 	cfg    Config
 	quiet  *quiet.Log
 	budget *trace.Budget
-	queue  *queue
+	queue  *queue.Queue
 
 	mu       sync.Mutex
 	conns    map[*link]struct{}
@@ -77,7 +78,7 @@ func New(cfg Config) (*Relay, error) {
 	}
 	r := &Relay{cfg: cfg, conns: make(map[*link]struct{}), budget: trace.NewBudget(cfg.Memory)}
 	r.quiet = quiet.New(cfg.Log, quiet.Interval, nil)
-	r.queue = newQueue(cfg.Reporter, r.budget, r.quiet)
+	r.queue = queue.New(cfg.Reporter, r.budget, r.quiet)
 	return r, nil
 }
 
@@ -90,11 +91,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { r.cfg.Listen.Close() })
 	defer stop()
 	written := make(chan error, 1)
-	go func() { written <- r.queue.run() }()
+	go func() { written <- r.queue.Run() }()
 	err := r.accept(ctx, force)
 	r.cfg.Listen.Close()
 	r.drain(cut)
-	r.queue.close()
+	r.queue.Close()
 	timer := time.NewTimer(flushTime)
 	defer timer.Stop()
 	select {

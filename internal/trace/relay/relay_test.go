@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"kmirror/internal/trace"
+	"kmirror/internal/trace/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,7 +195,7 @@ func TestSlowOutput(t *testing.T) {
 	out := &output{blocked: make(chan struct{})}
 	w := start(t, out, answerAll, func(c *Config) { c.Memory = 1 << 20 })
 	c := w.dial()
-	const n = queueLength // twice as many messages as there is room for
+	const n = queue.Length // twice as many messages as there is room for
 	var sending sync.WaitGroup
 	sending.Go(func() { c.Write(bytes.Repeat(request(5), n)) })
 	got := make([]byte, n*len(response(5)))
@@ -208,7 +209,7 @@ func TestSlowOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := out.String()
-	if lines := strings.Count(text, "ApiVersions"); lines < queueLength/2 || lines > queueLength+10 {
+	if lines := strings.Count(text, "ApiVersions"); lines < queue.Length/2 || lines > queue.Length+10 {
 		t.Errorf("%d lines", lines)
 	}
 	if !strings.Contains(text, "messages are missing here: the output is slower than the traffic") {

@@ -1,4 +1,6 @@
-package relay
+// Package queue stands between connections that are traced and an output: what waits there is bounded, and what there is no room for is
+// left out and counted, so that a slow output never holds traffic up.
+package queue
 
 import (
 	"fmt"
@@ -10,14 +12,14 @@ import (
 )
 
 const (
-	// queueLength bounds the messages that wait, of which those without a body cost no Budget.
-	queueLength = 8192
+	// Length bounds the messages that wait, of which those without a body cost no Budget.
+	Length = 8192
 	// tellEvery is how often the output is told how much was left out.
 	tellEvery = time.Second
 )
 
-// queue holds messages until they are written. Putting never waits.
-type queue struct {
+// Queue holds messages until they are written.
+type Queue struct {
 	reporter *trace.Reporter
 	budget   *trace.Budget
 	quiet    *quiet.Log
@@ -29,12 +31,13 @@ type queue struct {
 	err     error
 }
 
-func newQueue(r *trace.Reporter, b *trace.Budget, q *quiet.Log) *queue {
-	return &queue{reporter: r, budget: b, quiet: q, messages: make(chan *trace.Message, queueLength)}
+// New makes a Queue in front of a Reporter with Stats. Charges of messages are given back to b; q is told of an output that fails.
+func New(r *trace.Reporter, b *trace.Budget, q *quiet.Log) *Queue {
+	return &Queue{reporter: r, budget: b, quiet: q, messages: make(chan *trace.Message, Length)}
 }
 
-// put counts a message and queues it, or drops it when there is no room.
-func (q *queue) put(m *trace.Message) {
+// Put counts a message and queues it, or drops it when there is no room or the Queue is closed. It never waits.
+func (q *Queue) Put(m *trace.Message) {
 	q.reporter.Stats.Message(m)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,26 +52,26 @@ func (q *queue) put(m *trace.Message) {
 }
 
 // drop gives up a message. The caller holds mu.
-func (q *queue) drop(m *trace.Message) {
+func (q *Queue) drop(m *trace.Message) {
 	q.dropped++
 	q.budget.Give(m.Charge)
 	q.reporter.Stats.Dropped(m)
 }
 
-// close ends run once what waits is written.
-func (q *queue) close() {
+// Close ends Run once what waits is written. It may be called once.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
 	close(q.messages)
 }
 
-// run writes messages until close, and returns the first error of the output; what follows one is dropped, while traffic
+// Run writes messages until Close, and returns the first error of the output; what follows one is dropped, while traffic
 // goes on.
-func (q *queue) run() error {
+func (q *Queue) Run() error {
 	var told time.Time
 	for m := range q.messages {
-		if q.failed() {
+		if q.Failed() {
 			q.mu.Lock()
 			q.drop(m)
 			q.mu.Unlock()
@@ -82,14 +85,14 @@ func (q *queue) run() error {
 		}
 		q.fail(err)
 	}
-	if !q.failed() {
+	if !q.Failed() {
 		q.fail(q.tell(time.Now()))
 	}
 	return q.err
 }
 
 // tell writes how many messages were dropped since the last time.
-func (q *queue) tell(now time.Time) error {
+func (q *Queue) tell(now time.Time) error {
 	q.mu.Lock()
 	n := q.dropped
 	q.dropped = 0
@@ -101,13 +104,14 @@ func (q *queue) tell(now time.Time) error {
 		Reason: fmt.Sprintf("%d messages are missing here: the output is slower than the traffic", n)})
 }
 
-func (q *queue) failed() bool {
+// Failed reports whether the output has failed: nothing is written any more.
+func (q *Queue) Failed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.err != nil
 }
 
-func (q *queue) fail(err error) {
+func (q *Queue) fail(err error) {
 	if err == nil {
 		return
 	}
