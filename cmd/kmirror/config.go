@@ -50,6 +50,7 @@ type Config struct {
 	// itself; 0 is never.
 	FenceAfter      time.Duration `yaml:"fence_after"`
 	FenceSlowerThan time.Duration `yaml:"fence_slower_than"`
+	Trace           TraceConfig   `yaml:"trace"`
 }
 
 // TLSFiles name a server's certificate with its chain, its key, which may stand in the same file and is not named then, and the
@@ -160,7 +161,7 @@ func defaultConfig() *Config {
 		Lock: []string{"size", "min_isr"}, OnEvicted: "alarm", ReadOnlyError: "policy_violation",
 		ShutdownTimeout: 30 * time.Second, FenceAfter: 10 * time.Second, FenceSlowerThan: 5 * time.Second,
 		Limits: LimitsConfig{Connections: 10_000, Memory: 1 << 30}, Metrics: MetricsConfig{PerPartition: true},
-		Log: LogConfig{Format: "json", Level: "info"},
+		Log: LogConfig{Format: "json", Level: "info"}, Trace: defaultTrace(),
 	}
 }
 

@@ -32,6 +32,7 @@ func (c *Config) problems() []string {
 	c.checkGateways(k)
 	c.checkChoices(k)
 	c.checkNumbers(k)
+	c.checkTrace(k)
 	return k.problems
 }
 

@@ -58,6 +58,7 @@ func TestConfig(t *testing.T) {
 		Lock: []string{"size", "min_isr"}, MinRealInsync: 2, OnEvicted: "reregister",
 		Limits: LimitsConfig{SourceBytesPerSecond: 10_000_000, Connections: 500, Memory: 2 << 30}, Log: LogConfig{"text", "debug"},
 		ShutdownTimeout: 45 * time.Second, ReadOnlyError: "read_only_topic", FenceAfter: 20 * time.Second, FenceSlowerThan: 1500 * time.Millisecond,
+		Trace: defaultTrace(),
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +22,7 @@ import (
 	"kmirror/internal/metasync"
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
+	"kmirror/internal/trace/tap"
 	"kmirror/internal/verify"
 	"kmirror/protocol/kraft"
 	"kmirror/proxy"
@@ -31,6 +35,7 @@ func newServeCommand(c *cli) *cobra.Command {
 		Use:   "serve",
 		Short: "Run kmirror: join the destination and mirror what was started",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			reloads := newReloader(file, c.environ)
 			cfg, err := loadConfig(file, c.environ())
 			if err != nil {
 				return err
@@ -43,10 +48,14 @@ func newServeCommand(c *cli) *cobra.Command {
 			if check {
 				return checkDestination(cmd.Context(), cfg, c.out)
 			}
-			p, err := newProcess(cfg, log)
+			p, err := newProcess(cfg, log, c.err)
 			if err != nil {
 				return err
 			}
+			p.level = level
+			p.reloads, reloads.log, reloads.current, reloads.apply = reloads, log, cfg, p.reload
+			signal.Notify(reloads.signals, syscall.SIGHUP)
+			defer signal.Stop(reloads.signals)
 			tuneMemory(cfg.Limits.Memory)
 			stop, err := startProfile(profile)
 			if err != nil {
@@ -85,11 +94,15 @@ type process struct {
 	peers    *peers.Peers
 	http     *httpServer // nil where the configuration has none
 	metrics  *metrics
+	tap      *tap.Tap
+	stderr   io.Writer // for a trace
+	level    *slog.LevelVar
+	reloads  *reloader
 }
 
 // newProcess opens all sockets, so that what is registered can be reached, and connects to nothing.
-func newProcess(cfg *Config, log *slog.Logger) (_ *process, err error) {
-	p := &process{cfg: cfg, log: log}
+func newProcess(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err error) {
+	p := &process{cfg: cfg, log: log, stderr: stderr, tap: tap.New(log)}
 	legs, err := cfg.legs()
 	if err != nil {
 		return nil, err
@@ -194,7 +207,7 @@ func (p *process) listeners(legs legs) (err error) {
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
 		Owns: p.broker.Guest, Memory: p.requests, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,
 		NodeConfig: p.nodeConfig, Log: p.log, Observer: p.metrics,
-		UpstreamTLS: upstream, PeerTLS: among, Asker: p.replicas,
+		UpstreamTLS: upstream, PeerTLS: among, Asker: p.replicas, Watch: p.watch(false),
 	}); err != nil {
 		return err
 	}
@@ -229,6 +242,10 @@ func (p *process) run(ctx context.Context) error {
 	defer p.sockets.close()
 	defer p.asker.Close()
 	defer p.replicas.client.Close()
+	if err := p.traceFrom(p.cfg); err != nil {
+		return err
+	}
+	defer p.endTrace()
 	p.log.Info("starting", "version", version, "node_ids", fmt.Sprint(p.cfg.NodeIDs), "admin", p.cfg.Admin.Bind, "http", p.cfg.HTTP)
 	if principal := p.sockets.adminPrincipal(); principal != "" {
 		p.log.Info("other processes of this destination need this one's principal in admin.allow", "principal", principal)
@@ -274,6 +291,7 @@ func (p *process) run(ctx context.Context) error {
 func (p *process) runFront(front *departure) {
 	ctx := front.ctx
 	front.group.Go(func() error { p.nameCluster(ctx); return nil })
+	front.group.Go(func() error { p.reloads.run(ctx); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	if p.judge != nil {
 		front.group.Go(func() error { return p.judge.Run(ctx) })

@@ -87,7 +87,8 @@ func (p *process) gateways(readOnly int16, upstream *tls.Config) (err error) {
 	}
 	p.gateway, err = proxy.NewGateway(proxy.GatewayConfig{
 		Fronts: p.sockets.fronts, Images: p.broker, Mirrors: p.manager, Guest: p.broker.Guest, UpstreamTLS: upstream,
-		Memory: p.requests, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: readOnly, DrainTimeout: 5 * time.Second, Log: p.log, Observer: p.metrics,
+		Memory: p.requests, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: readOnly, DrainTimeout: 5 * time.Second,
+		Log: p.log, Observer: p.metrics, Watch: p.watch(true),
 	})
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"regexp"
@@ -40,6 +41,17 @@ type traceFlags struct {
 
 	connections      int
 	maxFrame, memory byteSize
+
+	// key is how errors name a flag; nil: as it is given on the command line.
+	key func(flag string) string
+}
+
+// named is how errors name a flag.
+func (f *traceFlags) named(flag string) string {
+	if f.key != nil {
+		return f.key(flag)
+	}
+	return "--" + flag
 }
 
 func newTraceCommand(c *cli) *cobra.Command {
@@ -117,17 +129,24 @@ func (f *traceFlags) reporter(out io.Writer) (*trace.Reporter, error) {
 	r := &trace.Reporter{Stats: trace.NewStats(), Out: out}
 	var err error
 	if r.Format, err = trace.ParseFormat(f.format); err != nil {
-		return nil, usageError("--"+err.Error(), "use line, pretty or json")
+		return nil, usageError(f.named("format")+": "+err.Error(), "use line, pretty or json")
 	}
-	if f.maxFrame <= 0 || f.maxFrame > 1<<30 || f.memory <= 0 || f.payloadLimit <= 0 || f.payloadLimit > 1<<30 ||
-		f.connections <= 0 || f.minDuration < 0 {
-		return nil, usageError("a limit is negative, zero or above 1GiB", "see kmirror trace --help")
+	for _, limit := range []struct {
+		flag        string
+		value, most int64
+	}{
+		{"max-frame", int64(f.maxFrame), 1 << 30}, {"memory", int64(f.memory), 1 << 40}, {"payload-limit", int64(f.payloadLimit), 1 << 30},
+		{"max-connections", int64(f.connections), 1 << 30}, {"min-duration", int64(f.minDuration) + 1, math.MaxInt64},
+	} {
+		if limit.value <= 0 || limit.value > limit.most {
+			return nil, usageError(f.named(limit.flag)+": a limit is negative, zero or too high", "see kmirror trace --help")
+		}
 	}
 	r.Decoder = trace.NewDecoder(trace.DecoderConfig{Payload: f.payload, PayloadBytes: int(f.payloadLimit)})
 	r.Filter = trace.Filter{Errors: f.errors, MinDuration: f.minDuration}
 	if f.apis != "" {
 		if r.Filter.APIs, err = trace.ParseAPIs(f.apis); err != nil {
-			return nil, usageError("--api: "+err.Error(), "use names such as Produce,Fetch")
+			return nil, usageError(f.named("api")+": "+err.Error(), "use names such as Produce,Fetch")
 		}
 	}
 	for _, re := range []struct {
@@ -141,7 +160,7 @@ func (f *traceFlags) reporter(out io.Writer) (*trace.Reporter, error) {
 			continue
 		}
 		if *re.to, err = regexp.Compile(re.text); err != nil {
-			return nil, usageError("--"+re.flag+": "+err.Error(), "write a regular expression of RE2")
+			return nil, usageError(f.named(re.flag)+": "+err.Error(), "write a regular expression of RE2")
 		}
 	}
 	return r, nil

@@ -66,7 +66,7 @@ func (s *Server) handshakeFailed(conn net.Conn, err error) {
 
 // refused is the answer to whoever may not use the listener, nil for all others.
 func (s *Server) refused(who caller) *Error {
-	if s.cfg.TLS == nil || slices.Contains(s.cfg.Allow, who.principal) {
+	if s.cfg.TLS == nil || slices.Contains(*s.allow.Load(), who.principal) {
 		return nil
 	}
 	return &Error{Code: kip1279.ClusterAuthorizationFailed, Exit: ExitUnreachable,

@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kmirror/internal/peers"
@@ -41,7 +43,7 @@ type Config struct {
 	// Uncordon lifts the cordon of this process's node ids for a while. nil: not served.
 	Uncordon func(ctx context.Context) error
 	// TLS makes clients show a certificate, and Allow are the principals that are served then; the others are told so. Without TLS
-	// everybody is served.
+	// everybody is served. SetAllow changes it.
 	TLS   *tls.Config
 	Allow []string
 	Log   *slog.Logger
@@ -53,6 +55,7 @@ type Config struct {
 type Server struct {
 	cfg   Config
 	quiet *quiet.Log // for what peers cause
+	allow atomic.Pointer[[]string]
 
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
@@ -73,7 +76,15 @@ func New(c Config) (*Server, error) {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 10 * time.Second
 	}
-	return &Server{cfg: c, quiet: quiet.New(c.Log, quiet.Interval, nil), conns: map[net.Conn]struct{}{}}, nil
+	s := &Server{cfg: c, quiet: quiet.New(c.Log, quiet.Interval, nil), conns: map[net.Conn]struct{}{}}
+	s.SetAllow(c.Allow)
+	return s, nil
+}
+
+// SetAllow has these principals served from the next request on, of connections too that are open.
+func (s *Server) SetAllow(principals []string) {
+	principals = slices.Clone(principals)
+	s.allow.Store(&principals)
 }
 
 // Run serves until ctx ends, then lets requests in flight finish. The error is of the listener.

@@ -26,7 +26,7 @@ func ParseFormat(s string) (Format, error) {
 	case Line, Pretty, JSON:
 		return f, nil
 	}
-	return "", fmt.Errorf("format %q is not known", s)
+	return "", fmt.Errorf("%q is not known", s)
 }
 
 // Append appends an event in the format, newline included.

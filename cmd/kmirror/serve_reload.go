@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// reloadEvery is how often the configuration file is looked at.
+const reloadEvery = 3 * time.Second
+
+// reloader follows the configuration file: it reads it again when it has changed, or at a signal, and has what may change without a
+// restart applied. A file that can't be used is told once, and what is in force stays.
+type reloader struct {
+	path    string
+	environ func() []string
+	log     *slog.Logger
+	// current is in force. apply brings the next one into force as far as that goes without a restart; again: a signal came.
+	current *Config
+	apply   func(before, next *Config, again bool)
+	signals chan os.Signal
+
+	seen fs.FileInfo // nil where there was none
+}
+
+// newReloader is to be made before the file is read for the first time: it looks at it now. The other fields are the caller's to fill.
+func newReloader(path string, environ func() []string) *reloader {
+	r := &reloader{path: path, environ: environ, signals: make(chan os.Signal, 1)}
+	r.changed()
+	return r
+}
+
+// run follows the file until ctx ends.
+func (r *reloader) run(ctx context.Context) {
+	tick := time.NewTicker(reloadEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if r.changed() {
+				r.load(false)
+			}
+		case <-r.signals:
+			r.changed()
+			r.load(true)
+		}
+	}
+}
+
+// changed reports whether the file is another one than it was at the last look.
+func (r *reloader) changed() bool {
+	was := r.seen
+	now, err := os.Stat(r.path)
+	if err != nil {
+		return false // between two files, or for good: reading it at a signal says so
+	}
+	r.seen = now
+	return was == nil || !os.SameFile(was, now) || !was.ModTime().Equal(now.ModTime()) || was.Size() != now.Size()
+}
+
+// load reads the file and applies it.
+func (r *reloader) load(again bool) {
+	next, err := loadConfig(r.path, r.environ())
+	if err != nil {
+		r.log.Warn("the configuration can't be used; the one before it stays in force", "err", err)
+		return
+	}
+	if keys := needRestart(r.current, next); len(keys) > 0 {
+		r.log.Warn("the configuration has changes that wait for a restart", "keys", strings.Join(keys, ", "))
+	}
+	if again || !reflect.DeepEqual(r.current, next) {
+		r.log.Info("the configuration was read again", "audit", true, "verb", "reload", "signal", again)
+		r.apply(r.current, next, again)
+		r.current = next
+	}
+}
+
+// needRestart names the keys that differ and are not reloaded.
+func needRestart(before, after *Config) (keys []string) {
+	fixed := func(c Config) reflect.Value {
+		c.Admin.Allow, c.Log.Level, c.Trace = nil, "", TraceConfig{}
+		return reflect.ValueOf(c)
+	}
+	a, b := fixed(*before), fixed(*after)
+	for i := range a.NumField() {
+		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			keys = append(keys, a.Type().Field(i).Tag.Get("yaml"))
+		}
+	}
+	return keys
+}
+
+// reload brings into force what of a configuration may change while the process runs.
+func (p *process) reload(before, next *Config, again bool) {
+	if !slices.Equal(before.Admin.Allow, next.Admin.Allow) {
+		p.log.Info("admin.allow has changed", "audit", true, "verb", "allow", "allow", next.Admin.Allow)
+		p.admin.SetAllow(next.Admin.Allow)
+	}
+	if before.Log.Level != next.Log.Level {
+		if err := p.level.UnmarshalText([]byte(next.Log.Level)); err == nil {
+			p.log.Info("log.level has changed", "level", next.Log.Level)
+		}
+	}
+	if !reflect.DeepEqual(before.Trace, next.Trace) || again && p.tap.Failed() {
+		if err := p.traceFrom(next); err != nil {
+			p.log.Warn("the trace stays what it was", "err", err)
+		}
+	}
+}
