@@ -100,7 +100,7 @@ func (c *cli) deletePlan(ctx context.Context, client *admin.Client, result *dele
 
 // nothingToDelete: a goal already reached is no failure, but a name that was mistyped must not go unseen.
 func (c *cli) nothingToDelete(result deleteResult) error {
-	c.note("there is no mirror %s", result.Mirror)
+	c.note("no mirror of the name %s: nothing to delete", result.Mirror)
 	return c.emit(result, func(io.Writer) {})
 }
 

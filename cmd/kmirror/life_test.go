@@ -445,7 +445,7 @@ func TestDelete(t *testing.T) {
 	f.refused = &admin.Error{Code: kip1279.UnknownClusterMirror, Message: "no mirror m", Exit: admin.ExitUsage}
 	for _, args := range []string{"delete --mirror m -o json", "delete --mirror m -o json --dry-run"} {
 		code, stdout, stderr := h.run(strings.Fields(args)...)
-		if code != 0 || !strings.Contains(stdout, `"deleted": false`) || stderr != "there is no mirror m\n" {
+		if code != 0 || !strings.Contains(stdout, `"deleted": false`) || stderr != "no mirror of the name m: nothing to delete\n" {
 			t.Errorf("%s: a goal already reached: exit %d %s%s", args, code, stdout, stderr)
 		}
 	}

@@ -319,14 +319,16 @@ func partitions() []admin.PartitionInfo {
 
 func TestListAndDescribe(t *testing.T) {
 	f := &fakeService{parts: partitions(), mirrors: []admin.MirrorInfo{
-		{Mirror: "m", SourceBootstrap: "a:1", SourceClusterID: "cid", TopicCount: 2, Topics: []string{"t", "u"}}}}
+		{Mirror: "m", SourceBootstrap: "a:1", SourceClusterID: "cid", TopicCount: 2, Topics: []string{"t", "u"},
+			Properties: map[string]string{"bootstrap.servers": "a:1", "ssl.key.password": "${env:HOME}", "ssl.keystore.password": "stored before"}}}}
 	h := newHarness(t, f)
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"list"}, "MIRROR  TOPICS  SOURCE-CLUSTER-ID  SOURCE-BOOTSTRAP-SERVER\nm       2       cid                a:1\n"},
-		{[]string{"list", "-o", "yaml"}, "- mirror: m\n  source_bootstrap_server: a:1\n  source_cluster_id: cid\n  topics: 2\n  topic_names:\n    - t\n    - u\n"},
+		{[]string{"list", "-o", "yaml"}, "- mirror: m\n  source_bootstrap_server: a:1\n  source_cluster_id: cid\n  topics: 2\n  topic_names:\n    - t\n    - u\n" +
+			"  properties:\n    bootstrap.servers: a:1\n    ssl.key.password: ${env:HOME}\n    ssl.keystore.password: '****'\n"},
 		{[]string{"describe"},
 			"MIRROR  TOPIC  PARTITION  SOURCE-OFFSET  DESTINATION-OFFSET  LAG  STATE      LOCKED  LEADER  ISR-REAL\n" +
 				"m       t      0          9              8                   1    MIRRORING  yes     9001    [1,2,3]\n" +

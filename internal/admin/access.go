@@ -24,11 +24,13 @@ type caller struct {
 	address, principal string
 	// forwarded: another process passes on what it was asked.
 	forwarded bool
+	// seen are the verbs that the connection has asked for and that change nothing.
+	seen map[string]bool
 }
 
 // welcome makes the handshake of a new connection and says who is at its other end. Where it fails the connection is of no use.
 func (s *Server) welcome(ctx context.Context, conn net.Conn) (net.Conn, caller, error) {
-	who := caller{address: conn.RemoteAddr().String(), principal: anonymous}
+	who := caller{address: conn.RemoteAddr().String(), principal: anonymous, seen: map[string]bool{}}
 	if s.cfg.TLS == nil {
 		return conn, who, nil
 	}

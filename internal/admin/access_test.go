@@ -3,6 +3,7 @@ package admin
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -20,6 +21,7 @@ import (
 // guarded is a server that serves User:CN=sre only.
 type guarded struct {
 	sec     *testkafka.Security
+	server  *Server
 	address string
 	lines   *buffer
 	stop    func()
@@ -36,7 +38,7 @@ func serveGuarded(t *testing.T, f *fake) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.address, g.lines, g.stop = serveWith(t, Config{Service: f, TLS: conf, Allow: []string{"User:CN=sre"},
+	g.server, g.address, g.lines, g.stop = startServer(t, Config{Service: f, TLS: conf, Allow: []string{"User:CN=sre"},
 		Pong: func() peers.Pong { return peers.Pong{ProcessID: "p"} }})
 	return g
 }
@@ -226,5 +228,83 @@ func TestNewRefusesTLSWithoutClientCertificates(t *testing.T) {
 	defer l.Close()
 	if _, err := New(Config{Listen: l, Service: &fake{}, TLS: &tls.Config{}}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestAllowChanges: from the next request on, on connections too that are open.
+func TestAllowChanges(t *testing.T) {
+	g := serveGuarded(t, &fake{})
+	sre, dev := g.dial(t, g.tls(t, "sre")), g.dial(t, g.tls(t, "dev"))
+	served := func(c *Client) bool {
+		_, err := c.ListMirrors(t.Context(), false)
+		var e *Error
+		if err != nil && (!errors.As(err, &e) || e.Exit != ExitUnreachable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if !served(sre) || served(dev) {
+		t.Fatal("allow is not what it was made with")
+	}
+	list := []string{"User:CN=dev"}
+	g.server.SetAllow(list)
+	list[0] = "User:CN=sre"
+	if served(sre) || !served(dev) {
+		t.Error("allow has not changed")
+	}
+}
+
+// TestQuestionsAreAudited: with who asked, once for a verb and connection, and not again where another process passes on what it was asked.
+func TestQuestionsAreAudited(t *testing.T) {
+	f := &fake{}
+	g := serveGuarded(t, f)
+	c := g.dial(t, g.tls(t, "sre"))
+	ctx := t.Context()
+	ask := func(c *Client) {
+		for range 3 {
+			c.ListMirrors(ctx, true)
+			c.Describe(ctx, DescribeRequest{Mirrors: []string{"m"}, Topics: []string{"orders"}})
+			c.Call(ctx, VerbVerify, []byte("{}"))
+			c.Call(ctx, VerbPing, []byte("{}"))
+		}
+	}
+	ask(c)
+	for verb, extra := range map[string]string{"list": "", "describe": "mirrors=[m] topics=[orders]", "verify": ""} {
+		n := 0
+		for line := range strings.Lines(g.lines.String()) {
+			if strings.Contains(line, "audit=true verb="+verb+" ") && strings.Contains(line, `principal="User:CN=sre"`) && strings.Contains(line, extra) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: %d lines\n%s", verb, n, g.lines)
+		}
+	}
+	before := strings.Count(g.lines.String(), "audit=true")
+	ask(g.dial(t, g.tls(t, "sre")))
+	if more := strings.Count(g.lines.String(), "audit=true") - before; more != 3 {
+		t.Errorf("another connection has %d lines", more)
+	}
+	peer, err := NewClient(ClientConfig{Addresses: []string{g.address}, TLS: g.tls(t, "sre"), ClientID: PeerClientID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	before = strings.Count(g.lines.String(), "audit=true")
+	ask(peer)
+	if more := strings.Count(g.lines.String(), "audit=true") - before; more != 0 {
+		t.Errorf("what a process passes on has %d lines", more)
+	}
+}
+
+// TestVerbsThatAreMadeUp: a client that asks for any number of them costs a line each for the first only.
+func TestVerbsThatAreMadeUp(t *testing.T) {
+	address, lines, _ := serve(t, &fake{})
+	c := dial(t, address)
+	for i := range 2 * maxSeen {
+		c.Call(t.Context(), fmt.Sprint("v", i), []byte("{}"))
+	}
+	if n := strings.Count(lines.String(), "audit=true"); n != maxSeen {
+		t.Errorf("%d lines", n)
 	}
 }

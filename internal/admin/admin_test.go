@@ -66,7 +66,7 @@ func (f *fake) ListMirrors(_ context.Context, withTopics bool) ([]MirrorInfo, er
 	out := append([]MirrorInfo(nil), f.mirrors...)
 	for i := range out {
 		if !withTopics {
-			out[i].Topics = nil
+			out[i].Topics, out[i].Properties = nil, nil
 		}
 	}
 	return out, f.err
@@ -119,19 +119,25 @@ func serve(t *testing.T, f *fake) (address string, lines *buffer, stop func()) {
 // serveWith starts a server of a configuration.
 func serveWith(t *testing.T, c Config) (address string, lines *buffer, stop func()) {
 	t.Helper()
+	_, address, lines, stop = startServer(t, c)
+	return address, lines, stop
+}
+
+func startServer(t *testing.T, c Config) (_ *Server, address string, lines *buffer, stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines = &buffer{}
 	c.Listen, c.Log, c.DrainTimeout = l, slog.New(slog.NewTextHandler(lines, nil)), 300*time.Millisecond
-	s, err := New(c)
+	srv, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	go func() { done <- srv.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -139,7 +145,7 @@ func serveWith(t *testing.T, c Config) (address string, lines *buffer, stop func
 		}
 	})
 	t.Cleanup(stop)
-	return l.Addr().String(), lines, stop
+	return srv, l.Addr().String(), lines, stop
 }
 
 func dial(t *testing.T, addresses ...string) *Client {
@@ -164,7 +170,8 @@ func fullPartition() PartitionInfo {
 
 func TestEveryCallArrivesAndComesBack(t *testing.T) {
 	f := &fake{
-		mirrors: []MirrorInfo{{Mirror: "m", SourceBootstrap: "a:1", SourceClusterID: "cid", TopicCount: 2, Topics: []string{"t", "u"}}},
+		mirrors: []MirrorInfo{{Mirror: "m", SourceBootstrap: "a:1", SourceClusterID: "cid", TopicCount: 2, Topics: []string{"t", "u"},
+			Properties: map[string]string{"bootstrap.servers": "a:1", "ssl.key.password": "${file:/k}"}}},
 		results: []TopicResult{
 			{Topic: "t", Partitions: 6, Plan: &TopicPlan{Create: true, Partitions: []PartitionPlan{{Partition: 1, Lost: -1, Copied: 5}},
 				Requests: []string{"CreateTopics t"}}},
@@ -190,7 +197,7 @@ func TestEveryCallArrivesAndComesBack(t *testing.T) {
 	if got, err := c.ListMirrors(ctx, true); err != nil || !reflect.DeepEqual(got, f.mirrors) {
 		t.Errorf("list: %v %+v", err, got)
 	}
-	if got, err := c.ListMirrors(ctx, false); err != nil || len(got) != 1 || got[0].Topics != nil {
+	if got, err := c.ListMirrors(ctx, false); err != nil || len(got) != 1 || got[0].Topics != nil || got[0].Properties != nil {
 		t.Errorf("list without topics: %v %+v", err, got)
 	}
 	want := DescribeRequest{Mirrors: []string{"a", "m"}, Topics: []string{"t", "/u.*/"}}
@@ -203,8 +210,8 @@ func TestEveryCallArrivesAndComesBack(t *testing.T) {
 	if got, err := c.Call(ctx, "verify", json.RawMessage(`{"x":1}`)); err != nil || string(got) != `{"verb":"verify","got":{"x":1}}` {
 		t.Errorf("call: %v %s", err, got)
 	}
-	if n := strings.Count(lines.String(), "audit=true"); n != 2 {
-		t.Errorf("%d audit lines, want one for create and one for start:\n%s", n, lines)
+	if n := strings.Count(lines.String(), "audit=true"); n != 5 {
+		t.Errorf("%d audit lines, want one for each verb:\n%s", n, lines)
 	}
 	if strings.Contains(lines.String(), "secret") {
 		t.Error("the log holds a part of the configuration")

@@ -143,8 +143,12 @@ func (c *Client) ListMirrors(ctx context.Context, withTopics bool) ([]MirrorInfo
 	}
 	var out []MirrorInfo
 	for _, m := range resp.Mirrors {
+		var x listedExtra
+		if err := readExtra(m.Extra, &x); err != nil {
+			return nil, err
+		}
 		out = append(out, MirrorInfo{Mirror: m.MirrorName, SourceBootstrap: m.SourceBootstrap,
-			SourceClusterID: m.SourceClusterID, TopicCount: m.TopicCount, Topics: m.TopicNames})
+			SourceClusterID: m.SourceClusterID, TopicCount: m.TopicCount, Topics: m.TopicNames, Properties: x.Properties})
 	}
 	return out, statusError(&resp.Status, resp.Extra)
 }

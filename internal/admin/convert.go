@@ -61,6 +61,11 @@ type describeOptions struct {
 	Topics []string `json:"topics,omitempty"`
 }
 
+// listedExtra is kmirror's tagged field of a listed mirror.
+type listedExtra struct {
+	Properties map[string]string `json:"properties,omitempty"`
+}
+
 // partitionExtra is kmirror's tagged field of a described partition: what the KIP has no field for.
 type partitionExtra struct {
 	StateSince        *time.Time `json:"state_since"`

@@ -102,13 +102,17 @@ func (s *Server) dispatch(ctx context.Context, req kip1279.Message, resp kip1279
 	case *kip1279.BumpLeaderEpochsRequest:
 		s.bump(ctx, req, resp.(*kip1279.BumpLeaderEpochsResponse), who)
 	case *kip1279.ListClusterMirrorsRequest:
-		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse))
+		s.list(ctx, req, resp.(*kip1279.ListClusterMirrorsResponse), who)
 	case *kip1279.DescribeClusterMirrorsRequest:
-		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse))
+		s.describe(ctx, req, resp.(*kip1279.DescribeClusterMirrorsResponse), who)
 	case *kip1279.ReadMirrorOffsetsRequest:
-		s.readOffsets(ctx, req, resp.(*kip1279.ReadMirrorOffsetsResponse))
+		r := resp.(*kip1279.ReadMirrorOffsetsResponse)
+		s.readOffsets(ctx, req, r)
+		s.auditRead("offsets", who, statusError(&r.Status, nil), "mirror", req.MirrorName)
 	case *kip1279.LastMirroredEpochsRequest:
-		s.readEpochs(ctx, req, resp.(*kip1279.LastMirroredEpochsResponse))
+		r := resp.(*kip1279.LastMirroredEpochsResponse)
+		s.readEpochs(ctx, req, r)
+		s.auditRead("epochs", who, statusError(&r.Status, nil), "mirror", req.MirrorName)
 	case *kip1279.KmirrorCallRequest:
 		s.private(ctx, req, resp.(*kip1279.KmirrorCallResponse), who)
 	case *kip1279.WriteMirrorStatesRequest, *kip1279.ReadMirrorStatesRequest:
@@ -235,32 +239,42 @@ func someTopics(list []string) error {
 	return err
 }
 
-func (s *Server) list(ctx context.Context, req *kip1279.ListClusterMirrorsRequest, resp *kip1279.ListClusterMirrorsResponse) {
+func (s *Server) list(
+	ctx context.Context, req *kip1279.ListClusterMirrorsRequest, resp *kip1279.ListClusterMirrorsResponse, who caller,
+) {
 	mirrors, err := s.cfg.Service.ListMirrors(ctx, req.IncludeTopicNames)
 	setStatus(&resp.Status, &resp.Extra, err)
 	for _, m := range mirrors {
-		resp.Mirrors = append(resp.Mirrors, kip1279.ListedMirror{
+		listed := kip1279.ListedMirror{
 			MirrorName: m.Mirror, SourceBootstrap: m.SourceBootstrap, SourceClusterID: m.SourceClusterID,
 			TopicCount: m.TopicCount, TopicNames: m.Topics,
-		})
+		}
+		if m.Properties != nil {
+			listed.Extra = mustJSON(listedExtra{Properties: clientconf.Shown(m.Properties)})
+		}
+		resp.Mirrors = append(resp.Mirrors, listed)
 	}
+	s.auditRead("list", who, err)
 }
 
 func (s *Server) describe(
-	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse,
+	ctx context.Context, req *kip1279.DescribeClusterMirrorsRequest, resp *kip1279.DescribeClusterMirrorsResponse, who caller,
 ) {
 	var opts describeOptions
 	err := readOptions(req.Options, &opts)
 	if err == nil {
 		_, err = NewMatcher(opts.Topics)
 	}
+	verb := "describe"
 	var infos []PartitionInfo
 	if err == nil && req.ClusterID == nil {
 		infos, err = s.describeMirrors(ctx, req, resp, opts.Topics)
 	} else if err == nil {
+		verb = "lookup"
 		err = s.lookup(ctx, req, resp)
 	}
 	setStatus(&resp.Status, &resp.Extra, err)
+	s.auditRead(verb, who, err, "mirrors", req.MirrorNames, "topics", opts.Topics)
 	for _, p := range infos {
 		t := topicOf(resp, p)
 		t.Partitions = append(t.Partitions, partitionTo(p))
@@ -280,18 +294,4 @@ func topicOf(resp *kip1279.DescribeClusterMirrorsResponse, p PartitionInfo) *kip
 		m.Topics = append(m.Topics, kip1279.DescribedTopic{TopicName: p.Topic})
 	}
 	return &m.Topics[len(m.Topics)-1]
-}
-
-// audit writes the line that every operator action leaves. Where a process passes on what it was asked, its own line names who asked.
-func (s *Server) audit(verb string, who caller, err error, args ...any) {
-	result := "done"
-	if err != nil {
-		result = kip1279.ErrorName(asError(err).Code) + ": " + err.Error()
-	}
-	if who.forwarded {
-		args = append(args, "forwarded", true)
-	}
-	s.cfg.Log.Info("operator action", append([]any{
-		"audit", true, "verb", verb, "principal", who.principal, "peer", who.address, "result", result,
-	}, args...)...)
 }

@@ -213,10 +213,13 @@ func (s *Server) private(
 			answer, err = s.alter(ctx, req.Payload, who)
 		case VerbSync:
 			answer, err = s.syncStatus(ctx, req.Payload)
+			s.auditRead(req.Verb, who, err)
 		case VerbConfig:
 			answer, err = s.mirrorConfig(ctx, req.Payload)
+			s.auditRead(req.Verb, who, err)
 		default:
 			answer, err = s.cfg.Service.Call(ctx, req.Verb, req.Payload)
+			s.auditRead(req.Verb, who, err)
 		}
 	}
 	resp.Payload = answer

@@ -65,13 +65,17 @@ func (s *Server) answerKafka(ctx context.Context, h header, body []byte, who cal
 	case *kmsg.FindCoordinatorRequest:
 		resp = findCoordinator(req)
 	case *kmsg.DescribeConfigsRequest:
-		resp = s.describeConfigs(ctx, req, denied)
+		if resp = s.describeConfigs(ctx, req, denied); denied == nil {
+			s.auditRead("describe configs", who, nil)
+		}
 	case *kmsg.IncrementalAlterConfigsRequest:
 		resp = s.alterConfigs(ctx, req, who, denied)
 	case *kmsg.DescribeClusterRequest:
 		resp = s.describeCluster(req, denied)
 	case *kmsg.ListConfigResourcesRequest:
-		resp = s.configResources(ctx, req, denied)
+		if resp = s.configResources(ctx, req, denied); denied == nil {
+			s.auditRead("list configs", who, nil)
+		}
 	}
 	resp.SetVersion(h.version)
 	return appendResponse(nil, h, resp.AppendTo), nil

@@ -151,8 +151,8 @@ func TestErrorsOfALaterLifeReachTheOperatorWhole(t *testing.T) {
 			t.Errorf("%s: %+v", name, err)
 		}
 	}
-	if n := strings.Count(lines.String(), "COORDINATOR_NOT_AVAILABLE"); n != 7 {
-		t.Errorf("%d audit lines hold the refusal, want one for each verb that changes something:\n%s", n, lines)
+	if n := strings.Count(lines.String(), "COORDINATOR_NOT_AVAILABLE"); n != 8 {
+		t.Errorf("%d audit lines hold the refusal, want one for each verb:\n%s", n, lines)
 	}
 }
 

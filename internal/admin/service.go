@@ -39,7 +39,7 @@ type Service interface {
 	// LastMirrorEpochs answers another cluster's kmirror: the last mirrored epoch of partitions that were mirrored from the
 	// cluster of that id, by the topic ids of that cluster; -1 where nothing is remembered.
 	LastMirrorEpochs(ctx context.Context, sourceClusterID string, parts []protocol.PartitionID) (map[protocol.PartitionID]int32, error)
-	// ListMirrors returns all mirrors; topic names only when asked for.
+	// ListMirrors returns all mirrors; topic names, and properties, only when asked for.
 	ListMirrors(ctx context.Context, withTopics bool) ([]MirrorInfo, error)
 	// Describe returns partitions sorted by mirror, topic, partition.
 	Describe(ctx context.Context, req DescribeRequest) ([]PartitionInfo, error)
@@ -145,6 +145,8 @@ type MirrorInfo struct {
 	// TopicCount leaves out paused and stopped topics; Topics holds paused ones too and is nil unless asked for.
 	TopicCount int32    `json:"topics"`
 	Topics     []string `json:"topic_names,omitempty"`
+	// Properties are those of the mirror file, nil unless topics were asked for; secrets are references, which are not resolved.
+	Properties map[string]string `json:"properties,omitempty"`
 }
 
 // DescribeRequest selects partitions: of the named mirrors (none: all), of topics that match (none: all).

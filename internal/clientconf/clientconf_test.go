@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -335,5 +336,25 @@ func TestTLSHandshake(t *testing.T) {
 	}
 	if conf, err := TLSConfig(map[string]string{}); conf != nil || err != nil {
 		t.Errorf("no TLS: %v %v", conf, err)
+	}
+}
+
+// TestShownHasNoSecrets: references stay as they are, and what should be one and is not does not show.
+func TestShownHasNoSecrets(t *testing.T) {
+	props := map[string]string{
+		"bootstrap.servers": "a:1", "mirror.topics.include": "orders.*", "ssl.key.password": "${env:HOME}",
+		"sasl.jaas.config": `M required username="al" password="${env:HOME}";`, "sasl.oauthbearer.client.credentials.client.id": "km",
+		"sasl.oauthbearer.token.endpoint.url": "https://idp/token", "ssl.truststore.password": "",
+	}
+	if got := Shown(props); !maps.Equal(got, props) {
+		t.Errorf("got %v", got)
+	}
+	for key, value := range map[string]string{
+		"ssl.key.password": "x", RemoteAdminPrefix + "ssl.keystore.password": "x", "ssl.keystore.key": "x", "some.Password": "x",
+		"sasl.jaas.config": `M required password="x";`, "sasl.oauthbearer.assertion.private.key.passphrase": "x",
+	} {
+		if got := Shown(map[string]string{key: value}); got[key] != "****" {
+			t.Errorf("%s is shown: %v", key, got)
+		}
 	}
 }

@@ -136,3 +136,30 @@ func jaasHasSecret(value string) bool {
 // harmlessJAAS are the JAAS options that hold no secret; of any other that is not sure.
 var harmlessJAAS = map[string]bool{"username": true, "tokenauth": true, "clientid": true, "scope": true, "usekeytab": true,
 	"principal": true, "storekey": true, "keytab": true, "servicename": true}
+
+// Shown returns properties as others may read them: secrets are references, which are not resolved; a value that is or may hold a secret
+// and is no reference, which CheckSecrets refuses but a definition that something else stored may have, is hidden.
+func Shown(props map[string]string) map[string]string {
+	out := make(map[string]string, len(props))
+	for key, value := range props {
+		if secretValue(key, value) {
+			value = "****"
+		}
+		out[key] = value
+	}
+	return out
+}
+
+// secretWords make a property's value a secret wherever they stand in its name.
+var secretWords = []string{"password", "secret", "private.key", "passphrase"}
+
+func secretValue(key, value string) bool {
+	name := strings.ToLower(strings.TrimPrefix(key, RemoteAdminPrefix))
+	switch {
+	case value == "" || isReference(value):
+		return false
+	case name == "sasl.jaas.config":
+		return jaasHasSecret(value)
+	}
+	return slices.Contains(secretKeys, name) || slices.ContainsFunc(secretWords, func(w string) bool { return strings.Contains(name, w) })
+}

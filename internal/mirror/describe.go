@@ -57,6 +57,9 @@ func (m *Manager) ListMirrors(_ context.Context, withTopics bool) ([]admin.Mirro
 	var out []admin.MirrorInfo
 	for _, d := range m.cfg.Store.Mirrors() {
 		info := admin.MirrorInfo{Mirror: d.Name, SourceBootstrap: d.Config["bootstrap.servers"], SourceClusterID: d.SourceClusterID}
+		if withTopics {
+			info.Properties = d.Config
+		}
 		for _, t := range m.cfg.Store.Topics() {
 			if t.Mirror != d.Name || t.Desired == statemachine.Stopped {
 				continue

@@ -16,11 +16,13 @@ type ListClusterMirrorsResponse struct {
 	Tags    Tags
 }
 
-// ListedMirror is one mirror. TopicCount leaves out paused and stopped topics, TopicNames only the stopped ones.
+// ListedMirror is one mirror. TopicCount leaves out paused and stopped topics, TopicNames only the stopped ones. Extra is JSON (tag
+// 10000): its properties, where topic names were asked for.
 type ListedMirror struct {
 	MirrorName, SourceBootstrap, SourceClusterID string
 	TopicCount                                   int32
 	TopicNames                                   []string
+	Extra                                        []byte
 	Tags                                         Tags
 }
 
@@ -43,7 +45,7 @@ func (m *ListClusterMirrorsResponse) walk(c *codec) {
 		c.string(&l.SourceClusterID)
 		c.int32(&l.TopicCount)
 		array(c, &l.TopicNames, true, c.string)
-		c.tags(&l.Tags)
+		c.tags(&l.Tags, own(FirstOwnTag, &l.Extra))
 	})
 	c.tags(&m.Tags, own(FirstOwnTag, &m.Extra))
 }
