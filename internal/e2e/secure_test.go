@@ -138,7 +138,8 @@ func TestSecure(t *testing.T) {
 	createTopic(t, dst, "local", 2, nil)
 	produce(t, client(t, src), "orders", 2, 500, 200)
 	produce(t, client(t, src), "spare", 1, 10, 200)
-	s := newShim(t, dst, "")
+	yaml, trace := traced(t)
+	s := newShim(t, dst, yaml)
 	s.create(src, brisk)
 	s.mirror("orders", "spare")
 	s.caughtUp(src, 3, time.Minute, "orders", "spare")
@@ -146,12 +147,12 @@ func TestSecure(t *testing.T) {
 	s.caughtUp(src, 3, 30*time.Second, "orders")
 	sameSegments(t, src, dst, "orders", 2, 3)
 	s.must("verify", "--mirror", "m")
-	b := &secureBed{src: src, dst: dst, s: s}
+	b := &secureBed{src: src, dst: dst, s: s, trace: trace}
 	for _, step := range []struct {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"clients", b.clients}, {"no rights", b.strangers}, {"followers", b.followers}, {"kept in step", b.inStep},
+		{"clients", b.clients}, {"traced", b.traced}, {"no rights", b.strangers}, {"followers", b.followers}, {"kept in step", b.inStep},
 		{"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
 		{"failed over", b.failedOver}, {"retired", b.retired},
 	} {
@@ -174,6 +175,7 @@ func TestSecure(t *testing.T) {
 type secureBed struct {
 	src, dst *testkafka.Cluster
 	s        *shim
+	trace    string // the file that it is traced to
 }
 
 // clients: one reads the mirror topic as a group and one writes to it, both with the right to, and both begin at kmirror.
