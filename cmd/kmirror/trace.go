@@ -178,9 +178,10 @@ func (c *cli) traceLive(ctx context.Context, f traceFlags, reporter *trace.Repor
 	if err != nil {
 		return usageError("--listen: "+err.Error(), "give a free address of this machine, host:port")
 	}
-	r, err := relay.New(relay.Config{Listen: listen, Dial: dial, Server: f.upstream, Reporter: reporter,
-		Log: slog.New(slog.NewTextHandler(c.err, nil)), MaxConnections: f.connections, MaxFrame: int(f.maxFrame),
-		Memory: int64(f.memory)})
+	log := slog.New(slog.NewTextHandler(c.err, nil))
+	reporter.Seen = newAround(f.listen, listen, log).look
+	r, err := relay.New(relay.Config{Listen: listen, Dial: dial, Server: f.upstream, Reporter: reporter, Log: log,
+		MaxConnections: f.connections, MaxFrame: int(f.maxFrame), Memory: int64(f.memory)})
 	if err != nil {
 		listen.Close()
 		return err

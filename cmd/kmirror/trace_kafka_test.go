@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"kmirror/internal/testkafka"
@@ -68,30 +69,67 @@ func TestTraceOfARealBroker(t *testing.T) {
 	// The broker tells clients the address of the trace.
 	broker := testkafka.Start(t, sec.Secure(testkafka.Options{Name: "traced",
 		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: address}}}))
-	var out, errs lockedBuffer
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	code := make(chan int, 1)
-	go func() {
-		c := &cli{out: &out, err: &errs, in: strings.NewReader(""), env: os.LookupEnv, environ: os.Environ}
-		code <- c.run(ctx, []string{"trace", "--listen", address, "--upstream", broker.Node(1).Addr(testkafka.ClientListener),
-			"--upstream-config", props, "--format", "json", "--payload"})
-	}()
 	login := scram.Auth{User: testkafka.AdminUser, Pass: sec.Password(testkafka.AdminUser)}
-	talk(t, address, kgo.SASL(login.AsSha512Mechanism()))
-	stop()
-	select {
-	case got := <-code:
-		if got != 0 {
-			t.Fatalf("exit code %d\n%s", got, errs.String())
+	// traced runs a trace while a client is at work and returns its output.
+	traced := func(at string, work func(t *testing.T, address string, login kgo.Opt)) (string, string) {
+		var out, errs lockedBuffer
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		code := make(chan int, 1)
+		go func() {
+			c := &cli{out: &out, err: &errs, in: strings.NewReader(""), env: os.LookupEnv, environ: os.Environ}
+			code <- c.run(ctx, []string{"trace", "--listen", at, "--upstream", broker.Node(1).Addr(testkafka.ClientListener),
+				"--upstream-config", props, "--format", "json", "--payload"})
+		}()
+		work(t, at, kgo.SASL(login.AsSha512Mechanism()))
+		stop()
+		select {
+		case got := <-code:
+			if got != 0 {
+				t.Fatalf("exit code %d\n%s", got, errs.String())
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("trace does not end")
 		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("trace does not end")
+		return out.String(), errs.String()
 	}
-	if strings.Contains(out.String(), login.Pass) {
+	const goneAround = "not the trace's own"
+	out, errs := traced(address, talk)
+	if strings.Contains(out, login.Pass) {
 		t.Error("the password is shown")
 	}
-	checkTrace(t, out.String())
+	checkTrace(t, out)
+	if strings.Contains(errs, goneAround) {
+		t.Errorf("the trace takes its own address for another:\n%s", errs)
+	}
+	// Of a trace that the broker does not advertise the client learns where to go instead.
+	if port, err = testkafka.FreePort(); err != nil {
+		t.Fatal(err)
+	}
+	out, errs = traced(net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), look)
+	if strings.Count(errs, goneAround) != 1 || !strings.Contains(errs, "address="+address) || strings.Contains(out, goneAround) {
+		t.Errorf("clients go around the trace:\n%s", errs)
+	}
+}
+
+// look has a client ask for metadata twice.
+func look(t *testing.T, address string, login kgo.Opt) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cl, err := kgo.NewClient(login, kgo.SeedBrokers(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for asked := 0; asked < 2; {
+		// The listener may not be there yet.
+		if _, err := cl.SeedBrokers()[0].Request(ctx, kmsg.NewPtrMetadataRequest()); err == nil {
+			asked++
+		} else if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // talk has a client create a topic, write in transactions, commit, abort, read, and ask for what is not there.

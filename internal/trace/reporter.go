@@ -13,6 +13,8 @@ type Reporter struct {
 	Stats   *Stats
 	// Out gets each event by one call of Write.
 	Out io.Writer
+	// Seen, if set, is shown each event, also those that the Filter takes out.
+	Seen func(*Event)
 
 	buf []byte
 }
@@ -24,6 +26,9 @@ const maxBuffer = 1 << 20
 func (r *Reporter) Report(m *Message) error {
 	e := r.Decoder.Decode(m)
 	r.Stats.Event(e)
+	if r.Seen != nil {
+		r.Seen(e)
+	}
 	if !r.Filter.Match(e) {
 		return nil
 	}
