@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestAdminSecured(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"processes see each other", g.seeEachOther}, {"forwarded", g.forwarded}, {"mirrored", g.mirrored}, {"others", g.others},
+		{"processes see each other", g.seeEachOther}, {"forwarded", g.forwarded}, {"mirrored", g.mirrored}, {"others", g.others}, {"allow changes", g.allowChanges},
 		{"a mirror's source", g.lookup}, {"a process that is not allowed", g.stranger},
 	} {
 		g.a.tb, g.b.tb = t, t
@@ -175,6 +176,32 @@ func (g *guarded) others(t *testing.T) {
 	if !strings.Contains(mustRead(t, g.a.log), `principal="User:CN=dev"`) || len(audited(t, g.a, "pause")) != 0 {
 		t.Error("the log names nobody who was refused, or a verb of theirs")
 	}
+}
+
+// allowChanges: who is added to allow in the file is served without a restart, and refused again when SIGHUP has it read once more.
+func (g *guarded) allowChanges(t *testing.T) {
+	const sre, both = `allow: ["User:CN=sre"`, `allow: ["User:CN=sre", "User:CN=dev"`
+	good := g.a.commands
+	defer func() { g.a.commands = good }()
+	g.a.commands = g.properties(t, "dev", true)
+	served := func(want int) func() error {
+		return func() error {
+			if out, errs, code := g.a.run("list"); code != want {
+				return fmt.Errorf("exit %d, want %d\n%s%s", code, want, out, errs)
+			}
+			return nil
+		}
+	}
+	g.a.rewrite(sre, both)
+	eventually(t, 15*time.Second, "to be served", served(admin.ExitOK))
+	if lines := audited(t, g.a, "list"); !strings.Contains(lines[len(lines)-1], `principal="User:CN=dev"`) {
+		t.Errorf("the last question is %s", lines[len(lines)-1])
+	}
+	g.a.rewrite(both, sre)
+	if err := g.a.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "to be refused", served(admin.ExitUnreachable))
 }
 
 // lookup: the kmirror of another cluster asks by the properties of its mirror.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +96,8 @@ func gatewayOn(t *testing.T, version string) {
 	var yaml string
 	yaml, b.first = gatewayYAML(t, "127.0.0.1")
 	b.addr = fmt.Sprintf("127.0.0.1:%d", b.first)
-	b.s = newShim(t, b.dst, yaml)
+	trace := filepath.Join(t.TempDir(), "trace.log")
+	b.s = newShim(t, b.dst, fmt.Sprintf("%s\ntrace: {file: %q, api: [Produce, Fetch], topic: ^rw$}", yaml, trace))
 	b.s.create(b.src)
 	b.s.mirror("ro")
 	b.s.caughtUp(b.src, 3, time.Minute, "ro")
@@ -129,6 +131,7 @@ func gatewayOn(t *testing.T, version string) {
 	if err := b.s.stop(); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
+	tracedGateway(t, trace)
 }
 
 func (b *gatewayBed) isGateway(addr string) bool {

@@ -128,3 +128,25 @@ func (b *secureBed) noSecrets(t *testing.T) {
 		t.Error("no token is hidden: where were they?")
 	}
 }
+
+// tracedGateway: produces and fetches to topic "rw" through a gateway are in a trace for that topic, nothing else is, and its last part
+// is the summary of all that passed.
+func tracedGateway(t *testing.T, file string) {
+	t.Helper()
+	text, summary, _ := strings.Cut(mustRead(t, file), "\n\n")
+	for _, part := range []string{"> Produce v", "< Produce v", "> Fetch v", "< Fetch v", " topics=rw["} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in the trace", part)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "rw[") && !strings.Contains(line, " < ") && !strings.Contains(line, " note: ") {
+			t.Errorf("not asked for: %s", line)
+		}
+	}
+	for _, api := range []string{"  Produce\n", "  Fetch\n", "  Metadata\n", "  ApiVersions\n"} {
+		if !strings.Contains(summary, api) {
+			t.Errorf("%q is not in the summary:\n%.2000s", api, summary)
+		}
+	}
+}
