@@ -17,27 +17,35 @@ const (
 // decode decodes a request. A few bytes can stand for much memory, such as a list of a million topics without a name: the size of what is
 // decoded is bounded, and beyond that of common requests it counts.
 func (c *conn) decode(h protocol.RequestHeader, body []byte) (kmsg.Request, error) {
-	fields := len(body)
-	if h.Key == keyProduce {
-		fields -= recordBytes(h.Version, body)
-	}
-	if fields > maxFields {
-		return nil, closef("fields", "%s of %d bytes, records not counted: at most %d are read", apiName(h.Key), fields, maxFields)
-	}
-	if fields > manyFields {
-		if c.lease.m == nil {
-			c.lease.m = c.s.cfg.Memory.of(len(body))
-		}
-		if err := c.lease.grow(c.ctx, c.lease.held+int64(fields)*fieldCost); err != nil {
-			return nil, err
-		}
-		_ = c.lease.read(nil)
+	if err := c.reserve(h, body); err != nil {
+		return nil, err
 	}
 	req, err := protocol.DecodeRequest(h, body)
 	if err != nil {
 		return nil, malformed(err)
 	}
 	return req, nil
+}
+
+// reserve makes room for a request to be decoded, or refuses it.
+func (c *conn) reserve(h protocol.RequestHeader, body []byte) error {
+	fields := len(body)
+	if h.Key == keyProduce {
+		fields -= recordBytes(h.Version, body)
+	}
+	if fields > maxFields {
+		return closef("fields", "%s of %d bytes, records not counted: at most %d are read", apiName(h.Key), fields, maxFields)
+	}
+	if fields > manyFields {
+		if c.lease.m == nil {
+			c.lease.m = c.s.cfg.Memory.of(len(body))
+		}
+		if err := c.lease.grow(c.ctx, c.lease.held+int64(fields)*fieldCost); err != nil {
+			return err
+		}
+		_ = c.lease.read(nil)
+	}
+	return nil
 }
 
 // recordBytes is how much of the body of a Produce request is records, as far as it can be read.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"runtime"
@@ -73,4 +74,68 @@ func FuzzRecordBytes(f *testing.F) {
 			t.Errorf("%d bytes of %d", n, len(body))
 		}
 	})
+}
+
+// TestNothingHugeIsDecoded: also what is not decoded as other requests are is bounded, before anybody has proved who he is.
+func TestNothingHugeIsDecoded(t *testing.T) {
+	const large = 12 << 20
+	// Tagged fields that nobody knows, each with a number of its own.
+	tags := func(dst []byte) []byte {
+		n := large / 5
+		dst = binary.AppendUvarint(dst, uint64(n))
+		for i := range n {
+			dst = append(binary.AppendUvarint(dst, uint64(1<<21+i)), 0)
+		}
+		return dst
+	}
+	mirrorFetch := fetchRequest(protocol.MirrorFetchVersion, "m", 20).AppendTo(nil)
+	versions := kmsg.NewPtrApiVersionsRequest()
+	versions.Version = 3
+	apiVersions := versions.AppendTo(nil)
+	topics := kmsg.NewPtrDeleteRecordsRequest()
+	topics.Version = 2
+	deleteRecords := binary.AppendUvarint(nil, large/3+1)
+	deleteRecords = append(deleteRecords, bytes.Repeat([]byte{1, 1, 0}, large/3)...)
+	deleteRecords = append(deleteRecords, 0, 0, 0, 0, 0)
+	ca := authorityOf(t)
+	peers := mutual(t, ca.cert, tls.RequireAndVerifyClientCert, false)
+	for _, c := range []struct {
+		name         string
+		key, version int16
+		body         []byte
+		stranger     bool
+	}{
+		{"Fetch of KIP-1279", keyFetch, protocol.MirrorFetchVersion, tags(mirrorFetch[:len(mirrorFetch)-1]), false},
+		{"ApiVersions", keyApiVersions, 3, tags(apiVersions[:len(apiVersions)-1]), false},
+		{"a stranger", topics.Key(), 2, deleteRecords, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var change []func(*world, *Config)
+			if c.stranger {
+				change = append(change, peers)
+			}
+			w := newWorld(t, change...)
+			p := w.dial
+			if c.stranger {
+				cert := ca.issue(t, "stranger")
+				p = func() *client { return w.dialTLS(cert) }
+			}
+			from := p()
+			head := protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: c.key, Version: c.version, CorrelationID: 1})
+			frame := sizedFrame(append(head, c.body...))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			from.nc.SetDeadline(time.Now().Add(30 * time.Second))
+			if _, err := from.nc.Write(frame); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := from.nc.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("%d bytes, %v: want the connection closed", n, err)
+			}
+			runtime.ReadMemStats(&after)
+			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 100 {
+				t.Errorf("%d MiB were allocated", took)
+			}
+		})
+	}
 }

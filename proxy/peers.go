@@ -92,9 +92,9 @@ func (c *conn) refuse(h protocol.RequestHeader, body []byte) error {
 	if h.Key == keyFetch && h.Version == protocol.MirrorFetchVersion {
 		return c.reply(h, fetchRefusal(&kmsg.FetchRequest{Version: h.Version}))
 	}
-	req, err := protocol.DecodeRequest(h, body)
+	req, err := c.decode(h, body)
 	if err != nil {
-		return malformed(err)
+		return err
 	}
 	if c.held() > maxOwnReplyBytes {
 		if err := c.quiesce(); err != nil {

@@ -74,6 +74,9 @@ func (c *conn) relay(h protocol.RequestHeader, frame []byte, start time.Time) er
 
 // mirrorFetch deals with a Fetch of a version that is not advertised, by which brokers that know KIP-1279 follow.
 func (c *conn) mirrorFetch(h protocol.RequestHeader, body []byte) error {
+	if err := c.reserve(h, body); err != nil {
+		return err
+	}
 	req, err := protocol.DecodeMirrorFetch(body)
 	if err != nil {
 		return malformed(err)

@@ -93,9 +93,9 @@ func (c *conn) apiVersions(h protocol.RequestHeader, body []byte) error {
 		resp := protocol.ApiVersions(h.Version, nil, c.l.InterBroker)
 		return c.replyBuffers([][]byte{protocol.AppendResponse(nil, h.CorrelationID, resp)})
 	}
-	decoded, err := protocol.DecodeRequest(h, body)
+	decoded, err := c.decode(h, body)
 	if err != nil {
-		return malformed(err)
+		return err
 	}
 	req := decoded.(*kmsg.ApiVersionsRequest)
 	keys := c.s.versions.static
