@@ -263,7 +263,9 @@ func (c *conn) reply(h protocol.RequestHeader, resp kmsg.Response) error {
 	return c.replyBuffers(net.Buffers{b})
 }
 
+// replyBuffers queues our own reply. The request has been dealt with: nothing of it may be used any more.
 func (c *conn) replyBuffers(bufs net.Buffers) error {
+	c.doneWith()
 	e := entry{bufs: bufs}
 	for _, b := range bufs {
 		e.size += int64(len(b))

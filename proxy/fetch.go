@@ -91,6 +91,8 @@ func fetchError(partition int32, code int16) kmsg.FetchResponseTopicPartition {
 func (c *conn) consumerFetch(h protocol.RequestHeader, req *kmsg.FetchRequest) (*kmsg.FetchResponse, error) {
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxHold)
 	deadline := time.Now().Add(wait)
+	back := c.lease.waits(c.cancel)
+	defer func() { c.report(back()) }()
 	for {
 		a := c.planFetch(c.s.cfg.Images.Image(), h, req)
 		left := time.Until(deadline)

@@ -128,12 +128,14 @@ func (c *conn) quiesce() error {
 }
 
 // waitWhile returns when something is not so any more. The client is not listened to meanwhile, and may have left: what takes longer than
-// IdleTimeout cuts the connection. The caller has mu, which is let go meanwhile.
+// IdleTimeout cuts the connection, and so do others that need the memory of the present request. The caller has mu, which is let go meanwhile.
 func (c *conn) waitWhile(so func() bool) {
 	if !so() || c.ctx.Err() != nil {
 		return
 	}
 	defer time.AfterFunc(c.s.cfg.IdleTimeout, c.cancel).Stop()
+	back := c.lease.waits(c.cancel)
+	defer func() { c.report(back()) }()
 	for so() && c.ctx.Err() == nil {
 		c.moved.Wait()
 	}

@@ -24,8 +24,8 @@ const (
 // Memory bounds what requests hold while they are read and dealt with, over all connections of the servers and gateways that share it.
 // Requests up to 16 KiB don't count, those up to 1 MiB have one half, larger ones the other. One request of each half that is in nobody's way
 // may be as large as a frame: so what is held is at most the limit and a frame. When a half is used up, connections wait for their turn,
-// which their clients see as a busy broker. Those are cut off meanwhile whose request comes at less than 256 KiB a second for five seconds:
-// else a few clients that stop within a request could stop all.
+// which their clients see as a busy broker. Those are cut off meanwhile whose request comes at less than 256 KiB a second for five seconds,
+// or waits that long for replies to those before it: else a few clients that stop within a request could stop all.
 type Memory struct{ common, large share }
 
 // NewMemory returns a bound of limit bytes.
@@ -69,7 +69,7 @@ type lease struct {
 	came   atomic.Int64
 	marked int64
 	since  time.Time
-	// cut ends the reading of the request; it must not block. slow is set before. reading: there is something to end.
+	// cut ends the reading of the request, or what it waits for; it must not block. slow is set before. reading: there is something to end.
 	cut           func()
 	slow, reading bool
 }
@@ -183,6 +183,29 @@ func (l *lease) read(why error) error {
 		return l.tooSlow()
 	}
 	return why
+}
+
+// waits is told that the request waits for something that may take long: if others wait for memory meanwhile, cut is called, which must not
+// block. back ends that, and returns the reason to close the connection for, nil where it was not cut.
+func (l *lease) waits(cut func()) (back func() error) {
+	m := l.m
+	if m == nil {
+		return func() error { return nil }
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := l.cut
+	l.cut, l.reading = cut, l.held > 0
+	l.since, l.marked = time.Now(), l.came.Load()
+	return func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		l.cut, l.reading = was, false
+		if l.slow {
+			return closef("memory", "a request waited for what came before it, or for its time, while the memory for requests was used up (limits.memory)")
+		}
+		return nil
+	}
 }
 
 // buffers of requests above smallRequest go round among all connections, so that idle ones have none. They are of three sizes.
