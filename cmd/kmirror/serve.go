@@ -98,6 +98,7 @@ type process struct {
 	stderr   io.Writer // for a trace
 	level    *slog.LevelVar
 	reloads  *reloader
+	untraced bool // the trace of the configuration in force could not begin; the reloader's
 }
 
 // newProcess opens all sockets, so that what is registered can be reached, and connects to nothing.

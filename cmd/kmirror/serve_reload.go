@@ -108,8 +108,9 @@ func (p *process) reload(before, next *Config, again bool) {
 			p.log.Info("log.level has changed", "level", next.Log.Level)
 		}
 	}
-	if !reflect.DeepEqual(before.Trace, next.Trace) || again && p.tap.Failed() {
-		if err := p.traceFrom(next); err != nil {
+	if !reflect.DeepEqual(before.Trace, next.Trace) || again && (p.untraced || p.tap.Failed()) {
+		err := p.traceFrom(next)
+		if p.untraced = err != nil; p.untraced {
 			p.log.Warn("the trace stays what it was", "err", err)
 		}
 	}

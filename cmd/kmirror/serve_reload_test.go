@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -158,5 +159,25 @@ func TestWhatIsTraced(t *testing.T) {
 	one := &Config{Listeners: []ListenerConfig{{Name: "A"}}, Destination: DestinationConfig{InterBrokerListener: "A"}}
 	if !one.traced(tap.Server{Listener: "A"}) {
 		t.Error("the only listener is not traced")
+	}
+}
+
+// TestTraceThatCouldNotBegin begins at the next signal, once what was in its way is gone.
+func TestTraceThatCouldNotBegin(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	p := &process{log: log, tap: tap.New(log), stderr: io.Discard}
+	defer p.endTrace()
+	dir := filepath.Join(t.TempDir(), "later")
+	text := strings.Replace(goodConfig, "lock:", "trace: {file: "+filepath.Join(dir, "trace.log")+"}\nlock:", 1)
+	r := newReloads(t)
+	r.apply = p.reload
+	r.write(text)
+	r.load(false)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.load(true)
+	if _, err := os.Stat(filepath.Join(dir, "trace.log")); err != nil {
+		t.Errorf("nothing is traced after SIGHUP: %v", err)
 	}
 }

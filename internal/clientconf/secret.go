@@ -91,8 +91,8 @@ var secretKeys = []string{
 
 // Secret reports whether a property's value may hold a secret, or what leads to one.
 func Secret(key string) bool {
-	key = strings.TrimPrefix(key, RemoteAdminPrefix)
-	return slices.Contains(secretKeys, key) || key == "sasl.jaas.config"
+	name := strings.ToLower(strings.TrimPrefix(key, RemoteAdminPrefix))
+	return name == "sasl.jaas.config" || secretName(name)
 }
 
 // CheckSecrets refuses literal secrets: a definition that others can read may hold references only. The error lists all
@@ -161,5 +161,10 @@ func secretValue(key, value string) bool {
 	case name == "sasl.jaas.config":
 		return jaasHasSecret(value)
 	}
+	return secretName(name)
+}
+
+// secretName reports whether a property of this name, in lower case, holds nothing but a secret.
+func secretName(name string) bool {
 	return slices.Contains(secretKeys, name) || slices.ContainsFunc(secretWords, func(w string) bool { return strings.Contains(name, w) })
 }
