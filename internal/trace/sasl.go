@@ -16,6 +16,10 @@ const (
 	keySaslAuthenticate = 36
 )
 
+// maxToken is the largest request with a token that a user's name is looked for in: brokers take 512 KiB at most before a login
+// (sasl.server.max.receive.size).
+const maxToken = 512 << 10
+
 // saslState learns from a connection's SASL exchange who its client is. It keeps the user's name, never anything else of a
 // token.
 type saslState struct {
@@ -47,6 +51,9 @@ func (s *saslState) request(h protocol.RequestHeader, body []byte) {
 		// Whatever the answer: the next frame of a client that goes on is a token, and must not be shown as a request.
 		s.raw, s.rounds = h.Version == 0, rounds(s.mechanism)
 	case keySaslAuthenticate:
+		if len(body) > maxToken {
+			return
+		}
 		req, err := protocol.DecodeRequest(h, body)
 		if err != nil {
 			return
