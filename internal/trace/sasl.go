@@ -81,6 +81,9 @@ func (s *saslState) response(h protocol.RequestHeader, body []byte) {
 }
 
 func (s *saslState) clientToken(token []byte) {
+	if len(token) > maxToken {
+		return
+	}
 	if user := userOf(s.mechanism, token); user != "" {
 		s.asked = "User:" + user
 	}
