@@ -22,6 +22,8 @@ type reloader struct {
 	log     *slog.Logger
 	// current is in force. apply brings the next one into force as far as that goes without a restart; again: a signal came.
 	current *Config
+	// running is what the process was started with, which keys that are not reloaded have until a restart; load sets it.
+	running *Config
 	apply   func(before, next *Config, again bool)
 	signals chan os.Signal
 
@@ -72,7 +74,10 @@ func (r *reloader) load(again bool) {
 		r.log.Warn("the configuration can't be used; the one before it stays in force", "err", err)
 		return
 	}
-	if keys := needRestart(r.current, next); len(keys) > 0 {
+	if r.running == nil {
+		r.running = r.current
+	}
+	if keys := needRestart(r.running, next); len(keys) > 0 {
 		r.log.Warn("the configuration has changes that wait for a restart", "keys", strings.Join(keys, ", "))
 	}
 	if again || !reflect.DeepEqual(r.current, next) {

@@ -181,3 +181,20 @@ func TestTraceThatCouldNotBegin(t *testing.T) {
 		t.Errorf("nothing is traced after SIGHUP: %v", err)
 	}
 }
+
+// TestReloadWaitsForARestart: what waits for a restart is what differs from what runs, not from the file before.
+func TestReloadWaitsForARestart(t *testing.T) {
+	r := newReloads(t)
+	r.apply = func(*Config, *Config, bool) {}
+	for i, c := range []struct {
+		rack, level string
+		waits       bool
+	}{{"dc2-b", "debug", true}, {"dc2-b", "warn", true}, {"dc2-a", "warn", false}} {
+		r.log.Reset()
+		r.write(strings.NewReplacer("dc2-a", c.rack, "level: debug", "level: "+c.level).Replace(goodConfig))
+		r.load(false)
+		if got := strings.Contains(r.log.String(), "wait for a restart"); got != c.waits {
+			t.Errorf("%d: log is %s", i, &r.log)
+		}
+	}
+}
