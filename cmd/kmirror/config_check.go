@@ -120,7 +120,7 @@ func (k *checker) principals(key string, allow []string) {
 // spaced finds a space between two parts of a distinguished name.
 var spaced = regexp.MustCompile(`(^|[^\\])[,+] `)
 
-// unspecified reports whether a host to listen on is no address that others can connect to.
+// unspecified reports whether a host to listen on stands for all addresses of this one, so that others can't connect to it.
 func unspecified(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "" || err == nil && ip.IsUnspecified()
@@ -152,10 +152,8 @@ func (c *Config) checkDestination(k *checker) {
 		} else if _, _, err := clientconf.Options(leg.props); err != nil {
 			k.add(leg.key, "%v", err)
 		}
-		for _, own := range []string{"bootstrap.servers"} {
-			if _, ok := leg.props[own]; ok {
-				k.add(leg.key, "%s belongs into destination.bootstrap_servers; remove it here", own)
-			}
+		if _, ok := leg.props["bootstrap.servers"]; ok {
+			k.add(leg.key, "bootstrap.servers belongs into destination.bootstrap_servers; remove it here")
 		}
 	}
 	if d.InterBrokerListener == "" {

@@ -171,7 +171,7 @@ func (c *Config) checkGatewayPorts(k *checker, key string, i int) {
 	}
 	taken := func(what, address string, more int) {
 		other, from := splitPort(address)
-		if from > 0 && from <= last && from+more >= first && (host == other || wildcard(host) || wildcard(other)) {
+		if from > 0 && from <= last && from+more >= first && (host == other || unspecified(host) || unspecified(other)) {
 			k.add(key+".bootstrap", "needs the ports %d to %d, some of which %s has; each node id of node_id_ranges takes one", first, last, what)
 		}
 	}
@@ -184,12 +184,6 @@ func (c *Config) checkGatewayPorts(k *checker, key string, i int) {
 		_, from := splitPort(g.Bootstrap)
 		taken(fmt.Sprintf("gateway[%d]", j), g.Bootstrap, g.last()-from)
 	}
-}
-
-// wildcard reports whether a host to bind to means all addresses.
-func wildcard(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "" || err == nil && ip.IsUnspecified()
 }
 
 // advertisedHost checks a host, without port, that others connect to.

@@ -35,7 +35,8 @@ type TraceConfig struct {
 }
 
 func defaultTrace() TraceConfig {
-	return TraceConfig{Gateway: true, Format: string(trace.Line), PayloadLimit: 1 << 20, MaxFrame: trace.DefaultFrame, Memory: 64 << 20, MaxSize: 100 << 20}
+	return TraceConfig{Gateway: true, Format: string(trace.Line), PayloadLimit: 1 << 20, MaxFrame: trace.DefaultFrame, Memory: 64 << 20,
+		MaxSize: 100 << 20}
 }
 
 // flags are those of kmirror trace that do the same.
@@ -76,7 +77,7 @@ func (c *Config) traced(s tap.Server) bool {
 	case len(c.Trace.Listeners) > 0:
 		return slices.Contains(c.Trace.Listeners, s.Listener)
 	}
-	return s.Listener != c.Destination.InterBrokerListener || len(c.Listeners) == 1
+	return c.forClients(s.Listener)
 }
 
 // traceSettings opens what the trace is written to; nil where nothing is to be traced.

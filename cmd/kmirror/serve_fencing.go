@@ -19,10 +19,10 @@ func (p *process) fencing() (err error) {
 	return err
 }
 
-// clientListeners are the listeners that clients use: all but the one that brokers have for themselves, where there are others.
+// clientListeners are the names of the listeners that clients use.
 func (c *Config) clientListeners() (names []string) {
 	for _, l := range c.Listeners {
-		if l.Name != c.Destination.InterBrokerListener || len(c.Listeners) == 1 {
+		if c.forClients(l.Name) {
 			names = append(names, l.Name)
 		}
 	}

@@ -28,24 +28,31 @@ import (
 // legs are the options of our own connections: to brokers (with and without their addresses), controllers, replication.
 type legs struct{ bootstrap, client, controller, replication []kgo.Opt }
 
-// legs reads the client properties. Those of controllers and replication are the client's where they are not given.
+// legs reads the client properties.
 func (c *Config) legs() (l legs, err error) {
 	d := c.Destination
 	for _, leg := range []struct {
 		key   string
 		props map[string]string
 		into  *[]kgo.Opt
-	}{{"client", d.Client, &l.client}, {"controller_client", d.ControllerClient, &l.controller}, {"replication_client", d.ReplicationClient, &l.replication}} {
-		props := leg.props
-		if len(props) == 0 {
-			props = d.Client
-		}
-		if *leg.into, _, err = clientconf.Options(props); err != nil {
+	}{
+		{"client", d.Client, &l.client}, {"controller_client", d.ControllerClient, &l.controller},
+		{"replication_client", d.ReplicationClient, &l.replication},
+	} {
+		if *leg.into, _, err = clientconf.Options(d.orClient(leg.props)); err != nil {
 			return l, usageError(fmt.Sprintf("destination.%s: %v", leg.key, err), "correct the configuration")
 		}
 	}
 	l.bootstrap = append(slices.Clone(l.client), kgo.SeedBrokers(d.BootstrapServers...), kgo.ClientID("kmirror"))
 	return l, nil
+}
+
+// orClient returns the properties of a leg, which are those of Client where it has none of its own.
+func (d DestinationConfig) orClient(props map[string]string) map[string]string {
+	if len(props) == 0 {
+		return d.Client
+	}
+	return props
 }
 
 // address is where the admin listener is reached.

@@ -25,6 +25,11 @@ func (c *Config) interBroker(l ListenerConfig) bool {
 // shared reports whether brokers and clients have but this listener.
 func (c *Config) shared() bool { return len(c.Listeners) == 1 }
 
+// forClients reports whether clients use the listener of a name: all but the one that brokers have for themselves, where there are others.
+func (c *Config) forClients(name string) bool {
+	return name != c.Destination.InterBrokerListener || c.shared()
+}
+
 // verifies reports whether peers of a listener are asked for certificates.
 func (c *Config) verifies(l ListenerConfig) bool {
 	return c.interBroker(l) && l.TLS != nil && l.TLS.CA != ""
@@ -32,7 +37,7 @@ func (c *Config) verifies(l ListenerConfig) bool {
 
 // knowsPeers reports whether brokers are known by their certificates on a listener that is theirs alone.
 func (c *Config) knowsPeers(l ListenerConfig) bool {
-	return c.interBroker(l) && !c.shared() && l.Protocol == "SSL"
+	return !c.forClients(l.Name) && l.Protocol == "SSL"
 }
 
 // checkPeers checks a listener's certificate, and how brokers prove on theirs that they are brokers.
@@ -91,11 +96,7 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 	if !slices.ContainsFunc(c.Listeners, c.verifies) {
 		return nil, nil
 	}
-	props := c.Destination.ReplicationClient
-	if len(props) == 0 {
-		props = c.Destination.Client
-	}
-	conf, err := clientconf.TLSConfig(props)
+	conf, err := clientconf.TLSConfig(c.Destination.orClient(c.Destination.ReplicationClient))
 	if err != nil {
 		return nil, usageError("destination.replication_client: "+err.Error(), "correct the configuration")
 	}
@@ -105,7 +106,7 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 // looked are the listeners as preflight looks at them.
 func (c *Config) looked() (all []preflight.Listener) {
 	for _, l := range c.Listeners {
-		all = append(all, preflight.Listener{Name: l.Name, Protocol: l.Protocol, Own: c.interBroker(l) && !c.shared(), Asks: c.verifies(l)})
+		all = append(all, preflight.Listener{Name: l.Name, Protocol: l.Protocol, Own: !c.forClients(l.Name), Asks: c.verifies(l)})
 	}
 	return all
 }

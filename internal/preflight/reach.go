@@ -18,7 +18,7 @@ const dialLimit = 5 * time.Second
 // not served, for which kmirror fences itself.
 func (r *Report) reach(ctx context.Context, c Config, real []*kraft.Broker) {
 	for _, l := range c.Listeners {
-		if l.Name == c.InterBrokerListener && len(c.Listeners) > 1 {
+		if l.Own {
 			continue
 		}
 		check, tried, first := "way to listener "+l.Name, 0, error(nil)
@@ -41,7 +41,8 @@ func (r *Report) reach(ctx context.Context, c Config, real []*kraft.Broker) {
 			r.add(Warn, check, "start a broker with it", "no broker that is alive has the listener")
 		case first != nil:
 			r.add(Warn, check, "open the way from this host to what the brokers advertise, and let destination.client trust their certificates; "+
-				"with fence_after: 0s kmirror goes on without", "none of %d brokers is reached, so clients would not be served and kmirror would fence itself: %v", tried, first)
+				"with fence_after: 0s kmirror goes on without",
+				"none of %d brokers is reached, so clients would not be served and kmirror would fence itself: %v", tried, first)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package tap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -186,5 +185,3 @@ func (w *Watch) Closed() {
 	delete(w.tap.watches, w)
 	w.tap.mu.Unlock()
 }
-
-var _ io.WriteCloser = (*File)(nil)
