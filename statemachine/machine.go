@@ -134,7 +134,7 @@ type (
 	Store struct{}
 	// Lead: make one of our node ids the leader.
 	Lead struct{}
-	// Lock the topic: the two configs of design fact 14. Asked for only while leading: lead, then lock.
+	// Lock the topic: its two configs (facts 10 and 11 of docs/kafka-facts.md). Asked for only while leading: lead, then lock.
 	Lock struct{}
 	// Align: answer followers with the divergence that the last mirror epoch implies and drop replicas out of sync.
 	Align struct{}

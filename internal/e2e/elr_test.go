@@ -12,7 +12,7 @@ import (
 )
 
 // TestEligibleLeaderReplicas stops and exchanges brokers and kmirror so that a lagging replica would become leader, cleanly
-// by the controller's book, if the lock's min.insync.replicas or our high watermark told it lies (design fact 14).
+// by the controller's book, if the lock's min.insync.replicas or our high watermark told it lies (fact 11 of docs/kafka-facts.md).
 func TestEligibleLeaderReplicas(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")

@@ -20,8 +20,9 @@ import (
 )
 
 // TestHostUnharmed does with kmirror, its topics and its host's brokers what has made active controllers resign, again and again, when it
-// was done in another order (design fact 28): topics with eligible leader replicas are unlocked and deleted, kmirror is killed between
-// unlock and hand-over, and then brokers register uncleanly and node ids are unregistered. No controller may report a fault or resign.
+// was done in another order (fact 12 of docs/kafka-facts.md): topics with eligible leader replicas are unlocked and deleted, kmirror is
+// killed between unlock and hand-over, and then brokers register uncleanly and node ids are unregistered. No controller may report a
+// fault or resign.
 func TestHostUnharmed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")

@@ -363,7 +363,7 @@ func (w *wayOut) comeBack(t *testing.T) {
 }
 
 // goodbye deletes topics, restarts kmirror uncleanly and forgets its ids: what makes a controller resign whose index of in-sync
-// replicas has stale entries (design fact 28). The cluster's logs are judged at the end.
+// replicas has stale entries (fact 12 of docs/kafka-facts.md). The cluster's logs are judged at the end.
 func (w *wayOut) goodbye(t *testing.T, stock *tools) {
 	adm := kadm.NewClient(client(t, w.dst))
 	rs, err := adm.DeleteTopics(timeout(t, 20*time.Second), "orders", "stock")

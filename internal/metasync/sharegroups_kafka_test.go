@@ -75,7 +75,7 @@ func testShareGroup(t *testing.T, b *bed) {
 	for range 2 {
 		r.work(t, 5)
 	}
-	// The source tells where it was before the last acknowledgement (fact 40).
+	// The source tells where it was before the last acknowledgement (fact 40 of docs/kafka-facts.md).
 	eventually(t, "acknowledged at the source", func() bool { return b.start(t, b.srcAdm, "queue-app", "queue") == 5 })
 	r.leave()
 	expectCounts(t, b.shares(t, "queue"), map[string]int{"changed share_groups": 1})

@@ -253,9 +253,8 @@ const (
 
 func lockTask(topic string) string { return "lock " + topic }
 
-// bumpEpochs raises leader epochs by one at a time (design fact 12): another of our ids goes to the head of the list and is
-// elected. It returns when all are at their minimum, or when nothing more can be done now, which is an error; the next round asks
-// again.
+// bumpEpochs raises leader epochs by one at a time: another of our ids goes to the head of the list and is elected. It returns when
+// all are at their minimum, or when nothing more can be done now, which is an error; the next round asks again.
 func (m *Manager) bumpEpochs(ctx context.Context, ids []protocol.PartitionID, minimum map[protocol.PartitionID]int32) error {
 	var errs []error
 	var alone []protocol.PartitionID          // with nobody of ours to lead instead
@@ -388,7 +387,7 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 }
 
 // stale reports whether a reassignment has had all that it waits for, and has not ended: one that crossed with another may stay so for
-// good, until it is cancelled (design fact 24).
+// good, until it is cancelled (fact 13 of docs/kafka-facts.md).
 func (p *part) stale(ip *kraft.Partition, now time.Time) bool {
 	for _, id := range targets(ip) {
 		if !slices.Contains(ip.ISR, id) {

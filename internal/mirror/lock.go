@@ -10,7 +10,7 @@ import (
 	"kmirror/protocol/kraft"
 )
 
-// The two configs of the lock (design fact 14).
+// The two configs of the lock (facts 10 and 11 of docs/kafka-facts.md).
 const (
 	sizeConfig   = filters.SizeConfig
 	minISRConfig = filters.MinISRConfig
@@ -52,7 +52,7 @@ func (m *Manager) locked(img *kraft.Image, t coordinator.Topic) bool {
 
 // lockTopic puts the lock on. Lead, then lock: with a real leader the size limit alone would leave the destination's
 // transaction coordinator with markers that it takes for hopeless. min.insync.replicas is written only while no partition
-// has eligible leader replicas, since writing it clears them and harms the controller later (design fact 28).
+// has eligible leader replicas, since writing it clears them and harms the controller later (fact 12 of docs/kafka-facts.md).
 func (m *Manager) lockTopic(ctx context.Context, t coordinator.Topic) error {
 	img := m.cfg.Destination.Image()
 	it := img.Topics[t.TopicID]

@@ -93,7 +93,7 @@ func TestTakeoverOrder(t *testing.T) {
 	}
 }
 
-// TestNoLockWithELR: min.insync.replicas is not written while a partition has eligible leader replicas (fact 28).
+// TestNoLockWithELR: min.insync.replicas is not written while a partition has eligible leader replicas (fact 12 of docs/kafka-facts.md).
 func TestNoLockWithELR(t *testing.T) {
 	w := newWorld()
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001}, ELR: []int32{1}, Leader: 9001}, nil)
@@ -295,7 +295,7 @@ func TestOneBadPartition(t *testing.T) {
 }
 
 // TestOtherSource: where the source's topic was made anew and is mirrored by --overwrite, everything is aligned again: equal
-// epoch numbers of the two would hide that the data differs (design fact 30).
+// epoch numbers of the two would hide that the data differs (fact 45 of docs/kafka-facts.md).
 func TestOtherSource(t *testing.T) {
 	w := newWorld()
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)

@@ -149,7 +149,7 @@ func (m *Manager) sourceCluster(mirror string) string {
 //
 // A marker closes the id's transaction where one is open. Its producer epoch of -1 makes brokers forget epoch and sequences, so that
 // a producer of the destination that happens to have the same id is neither taken for an old one nor refused; its coordinator
-// epoch of 0 leaves that of the destination's own coordinator in force (design fact 19).
+// epoch of 0 leaves that of the destination's own coordinator in force (fact 44 of docs/kafka-facts.md).
 func newTail(end int64, ids []int64, sourceCluster string, now time.Time) *replica.Tail {
 	t := &replica.Tail{End: end}
 	add := func(c records.Control) {
@@ -259,7 +259,7 @@ func free(img *kraft.Image, t coordinator.Topic) bool {
 }
 
 // handOver gives partitions to their in-sync real replicas and takes our ids out of the lists. Replicas that are not in sync are
-// left out: a reassignment ends only when every target is in sync (design fact 24).
+// left out: a reassignment ends only when every target is in sync (fact 13 of docs/kafka-facts.md).
 func (m *Manager) handOver(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
 	lists, moved := map[protocol.TopicPartition][]int32{}, []protocol.PartitionID{}

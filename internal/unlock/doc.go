@@ -2,7 +2,7 @@
 // kmirror itself is lost. It is an ordinary admin client of the destination, decides by what it sees there, and can be run
 // again at any moment: what is done is not done twice.
 //
-// The order of the steps is not free (design facts 14 and 28):
+// The order of the steps is not free (facts 10 and 12 of docs/kafka-facts.md):
 //
 //  1. Reassignments that were left unfinished are cancelled: a new one would neither complete nor clear them.
 //  2. max.message.bytes gets its true value. min.insync.replicas still makes writes that all replicas must acknowledge, and

@@ -13,13 +13,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/filters"
 	"kmirror/protocol"
 )
 
-// The two configs of the lock (design fact 14).
+// The two configs of the lock (facts 10 and 11 of docs/kafka-facts.md).
 const (
-	sizeConfig   = "max.message.bytes"
-	minISRConfig = "min.insync.replicas"
+	sizeConfig   = filters.SizeConfig
+	minISRConfig = filters.MinISRConfig
 )
 
 // askLimit bounds a question to brokers of which some may be dead or hang.
