@@ -69,8 +69,8 @@ func ReadFrame(r io.Reader, limit int32, buf []byte) ([]byte, error) {
 	return ReadFrameInto(r, limit, buf, func(n, _ int) ([]byte, error) { return make([]byte, n), nil })
 }
 
-// ReadFrameInto is ReadFrame for a caller that has its own mind about memory: alloc is called for each buffer that is needed beyond buf, the
-// next one only when the bytes for the one before have come.
+// ReadFrameInto is ReadFrame for a caller that has its own mind about memory: alloc is called for each buffer that is needed beyond
+// buf, the next one only when the bytes for the one before have come.
 func ReadFrameInto(r io.Reader, limit int32, buf []byte, alloc Alloc) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -19,9 +19,9 @@ const (
 	keyShareAcknowledge = 79
 )
 
-// interpreted are the keys that a gateway reads, with the first version whose replies are read: for Produce and Fetch the first one that has
-// tags, although brokers use those for addresses from 10 and 16 on. All other keys pass as bytes. A test walks kmsg's types for replies
-// that hold an address and are not here.
+// interpreted are the keys that a gateway reads, with the first version whose replies are read: for Produce and Fetch the first one
+// that has tags, although brokers use those for addresses from 10 and 16 on. All other keys pass as bytes. A test walks kmsg's types
+// for replies that hold an address and are not here.
 var interpreted = map[int16]int16{
 	keyProduce: 9, keyFetch: 12, keyMetadata: 0, keyFindCoordinator: 0, keyApiVersions: 0, keyDescribeQuorum: 2, keyDescribeCluster: 0,
 	keyShareFetch: 0, keyShareAcknowledge: 0,

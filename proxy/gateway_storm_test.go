@@ -38,7 +38,8 @@ func TestKafkaProxy54GatewayAcksZero(t *testing.T) {
 	}
 }
 
-// TestGatewayStorm: clients that come, ask and leave at any moment, also within a request, do not disturb others, and nothing of them stays.
+// TestGatewayStorm: clients that come, ask and leave at any moment, also within a request, do not disturb others, and nothing of them
+// stays.
 func TestGatewayStorm(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

@@ -27,9 +27,9 @@ var heldBuffers = sync.Pool{New: func() any { return new([heldBack]byte) }}
 var errReply = errors.New("a field reaches beyond the end of the reply")
 
 // passRecords passes the reply to a Fetch or ShareFetch on. Brokers name the addresses of new leaders behind the records (KIP-951), so
-// the reply is walked: record bytes go by unseen, from socket to socket where there are many. Up to heldBack bytes are kept until the end is known
-// and get the gateway's addresses. Of a larger reply the size has been sent by then, and so the addresses are blanked: the client asks for
-// metadata then.
+// the reply is walked: record bytes go by unseen, from socket to socket where there are many. Up to heldBack bytes are kept until the
+// end is known and get the gateway's addresses. Of a larger reply the size has been sent by then, and so the addresses are blanked: the
+// client asks for metadata then.
 func (f *front) passRecords(c *conn, u *upstream, size int64, key, version int16) error {
 	held := size <= heldBack
 	var kept []byte

@@ -10,8 +10,8 @@ import (
 	"kmirror/protocol"
 )
 
-// PeerCheck judges the certificate of who connects, which was verified in the handshake: whom it names, in Kafka's notation, and whether that
-// is a broker of the destination.
+// PeerCheck judges the certificate of who connects, which was verified in the handshake: whom it names, in Kafka's notation, and
+// whether that is a broker of the destination.
 type PeerCheck func(*x509.Certificate) (principal string, allowed bool)
 
 // maxStrangers bounds how many principals are remembered as refused.

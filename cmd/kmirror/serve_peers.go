@@ -114,8 +114,8 @@ func (c *Config) looked() (all []preflight.Listener) {
 // certificateLimit bounds how long brokers are asked, before anything is registered, for whom they want certificates from.
 const certificateLimit = 20 * time.Second
 
-// checkListeners refuses a destination that the configured listeners don't fit, also by whom brokers want to see certificates of. Where that
-// can't be found out, kmirror goes on: who can't be relayed finds out by himself.
+// checkListeners refuses a destination that the configured listeners don't fit, also by whom brokers want to see certificates of. Where
+// that can't be found out, kmirror goes on: who can't be relayed finds out by himself.
 func (p *process) checkListeners(ctx context.Context, img *kraft.Image, l legs) error {
 	if err := missingListeners(p.cfg, img); err != nil {
 		return err

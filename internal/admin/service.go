@@ -13,7 +13,8 @@ import (
 type Service interface {
 	// CreateMirror stores a definition after its source has been reached. A definition equal to the stored one is no error.
 	CreateMirror(ctx context.Context, name string, config map[string]string) error
-	// AlterMirror gives a mirror other properties, or changes some. Where connections are to be made anew, the same source must answer with them.
+	// AlterMirror gives a mirror other properties, or changes some. Where connections are to be made anew, the same source must answer
+	// with them.
 	AlterMirror(ctx context.Context, req AlterRequest) (AlterResult, error)
 	// MirrorConfig returns a mirror's properties, with mirror.source.cluster.id among them.
 	MirrorConfig(ctx context.Context, mirror string) (map[string]string, error)

@@ -120,8 +120,8 @@ func overtake(t *testing.T, s *shim, src *testkafka.Cluster, consumer *tail) {
 var startsAtEpoch = regexp.MustCompile(`Follower (\S+)-(\d+) starts at leader epoch (\d+) from offset (\d+) `)
 
 // handedOut wants no batch of a mirror partition to have come to a broker while the leader epoch that it knew was below the batch's own:
-// the broker logs where its log ended when it learned of each leader epoch. Nothing of the log may have been truncated. Brokers drop such batches by
-// themselves by now; that none is handed out, TestEpochBlockedUntilBumped of package fetch shows.
+// the broker logs where its log ended when it learned of each leader epoch. Nothing of the log may have been truncated. Brokers drop
+// such batches by themselves by now; that none is handed out, TestEpochBlockedUntilBumped of package fetch shows.
 func handedOut(t *testing.T, c *testkafka.Cluster, topic string, partition int32) {
 	t.Helper()
 	for _, id := range c.Brokers() {

@@ -85,7 +85,8 @@ func (f *fuzzer) hex() string {
 	return out.String()
 }
 
-// stream sends some frames in several pieces, reads what comes until all is answered or nothing more does, and returns the number of replies.
+// stream sends some frames in several pieces, reads what comes until all is answered or nothing more does, and returns the number of
+// replies.
 func (f *fuzzer) stream(addr string) (replies int, err error) {
 	nc, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {

@@ -33,8 +33,9 @@ func onlyWith(t *testing.T, variable, target string) {
 }
 
 // TestFranzSuite runs those of franz-go's own tests that need a cluster, first at the brokers, then through a gateway in front of the same
-// brokers: each test must end the same way. What ends otherwise is run three times more each way. KMIRROR_SUITE_RECORDS is how many records the tests of groups, share groups and transactions
-// move (franz-go: 500,000), KMIRROR_SUITE_RUN a pattern that picks some tests only.
+// brokers: each test must end the same way. What ends otherwise is run three times more each way. KMIRROR_SUITE_RECORDS is how many
+// records the tests of groups, share groups and transactions move (franz-go: 500,000), KMIRROR_SUITE_RUN a pattern that picks some
+// tests only.
 func TestFranzSuite(t *testing.T) {
 	onlyWith(t, "KMIRROR_SUITE", "suite")
 	s := newSuite(t)

@@ -20,7 +20,8 @@ type Listener struct {
 // secure reports whether a listener has TLS.
 func (l Listener) secure() bool { return l.Protocol == "SSL" || l.Protocol == "SASL_SSL" }
 
-// clientAuth is whether brokers want a certificate from those who connect to a listener: required, requested, none, or empty, which is none.
+// clientAuth is whether brokers want a certificate from those who connect to a listener: required, requested, none, or empty, which is
+// none.
 func (l Listener) clientAuth(config map[string]string) string {
 	auth, ok := config["listener.name."+strings.ToLower(l.Name)+".ssl.client.auth"]
 	if !ok && l.Protocol == "SSL" { // with SASL the setting for all listeners has no effect (KIP-684)

@@ -45,7 +45,8 @@ func newAuthority() (*authority, error) {
 	return a, nil
 }
 
-// issue makes a certificate for this host and other names or addresses, for servers and clients, with its key in the form that Kafka reads (PKCS8).
+// issue makes a certificate for this host and other names or addresses, for servers and clients, with its key in the form that Kafka
+// reads (PKCS8).
 func (a *authority) issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

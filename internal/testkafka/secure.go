@@ -68,8 +68,8 @@ func (s *Security) CA() string { return filepath.Join(s.dir, "ca.pem") }
 
 func (s *Security) brokerStore() string { return filepath.Join(s.dir, brokerName+".pem") }
 
-// Certificate issues a certificate for 127.0.0.1, localhost and further hosts (names or addresses), and returns the files with it and its key, in PEM. The
-// same name again replaces the files, as one who renews a certificate does.
+// Certificate issues a certificate for 127.0.0.1, localhost and further hosts (names or addresses), and returns the files with it and
+// its key, in PEM. The same name again replaces the files, as one who renews a certificate does.
 func (s *Security) Certificate(name string, hosts ...string) (certificate, key string, err error) {
 	cert, priv, err := s.ca.issue(name, hosts...)
 	if err != nil {

@@ -96,7 +96,8 @@ func TestServerNames(t *testing.T) {
 	}
 }
 
-// TestTracesWhatIsWanted: lines while it is on, a summary at the end, nothing of connections that are not wanted, and nothing when it is off.
+// TestTracesWhatIsWanted: lines while it is on, a summary at the end, nothing of connections that are not wanted, and nothing when it
+// is off.
 func TestTracesWhatIsWanted(t *testing.T) {
 	tap, out := newTap(t), &output{}
 	if tap.Open(Server{Listener: "CLIENT"}, "c") != nil {
