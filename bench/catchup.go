@@ -27,7 +27,8 @@ func (r result) perGB(d time.Duration) float64 { return d.Seconds() / (float64(r
 
 // catchUp copies the same amount of data by native followers ([1] -> [1,2,3]) and by kmirror (RF 3), alternating.
 func (b *bed) catchUp(ctx context.Context) error {
-	fmt.Printf("loading %d records of %d bytes, %d partitions: once at the destination, %d times at the source\n", b.records, b.size, b.partitions, b.runs+1)
+	fmt.Printf("loading %d records of %d bytes, %d partitions: once at the destination, %d times at the source\n", b.records, b.size,
+		b.partitions, b.runs+1)
 	if err := b.load(ctx, b.dst, "nat", map[int32][]int32{0: {1}, 1: {1}, 2: {1}, 3: {1}}); err != nil {
 		return err
 	}

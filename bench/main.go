@@ -65,7 +65,8 @@ func main() {
 	flag.IntVar(&s.topics, "failover-topics", 50, "topics that they are in")
 	flag.BoolVar(&s.phases, "failover-phases", false, "print where the time of a failover goes, also when it is short enough")
 	flag.IntVar(&s.proxied, "proxy-records", 500_000, "records per run through the gateway; 0 leaves it out")
-	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"), "a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
+	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"),
+		"a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
 	flag.BoolVar(&s.realtime, "realtime", false, "measure the gateway's latency at real-time priority, for machines with other work (needs root and chrt)")
 	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()
@@ -161,7 +162,8 @@ func between(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.src.Close()
-	if b.dst, err = testkafka.Launch(ctx, filepath.Join(dir, "dst"), testkafka.Options{Name: "destination", Brokers: 3, Controllers: 1, Properties: props}, os.Stderr); err != nil {
+	if b.dst, err = testkafka.Launch(ctx, filepath.Join(dir, "dst"),
+		testkafka.Options{Name: "destination", Brokers: 3, Controllers: 1, Properties: props}, os.Stderr); err != nil {
 		return err
 	}
 	defer b.dst.Close()

@@ -128,7 +128,8 @@ func (r *road) ask(ctx context.Context, ways []way, rate float64, d time.Duratio
 }
 
 // asker takes a turn (one record by each way) at a time, when it is due.
-func asker(ctx context.Context, ways []way, took []delays, frame []byte, begin time.Time, d time.Duration, rate float64, tickets *atomic.Int64) error {
+func asker(ctx context.Context, ways []way, took []delays, frame []byte, begin time.Time, d time.Duration, rate float64,
+	tickets *atomic.Int64) error {
 	conns := make([]net.Conn, len(ways))
 	readers := make([]*bufio.Reader, len(ways))
 	for at, w := range ways {

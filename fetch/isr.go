@@ -311,8 +311,8 @@ func (p *partition) outcome(prop kraft.ISRProposal, out kraft.ISROutcome, err er
 		case kerr.NewLeaderElected.Code, kerr.InvalidUpdateVersion.Code, kerr.FencedLeaderEpoch.Code:
 			level = slog.LevelDebug // overtaken by another change, such as another process's taking the lead
 		}
-		p.l.log.Log(context.Background(), level, "ISR proposal not taken", "topic", p.topic, "partition", p.id.Partition, "leader_epoch", prop.LeaderEpoch,
-			"partition_epoch", prop.PartitionEpoch, "code", out.ErrorCode, "error", err)
+		p.l.log.Log(context.Background(), level, "ISR proposal not taken", "topic", p.topic, "partition", p.id.Partition,
+			"leader_epoch", prop.LeaderEpoch, "partition_epoch", prop.PartitionEpoch, "code", out.ErrorCode, "error", err)
 	}
 	q.retryAt = now.Add(wait/2 + rand.N(wait))
 	p.advance(now)

@@ -18,9 +18,11 @@ func TestReplyIsWhatKmsgEncodes(t *testing.T) {
 	answers := []answer{
 		{a: &asked{topic: destID, name: "orders", index: 0}, hw: 10, start: 0, lo: 0, hi: 2, size: len(one) + len(two), mirrorEpoch: -1},
 		{a: &asked{topic: destID, name: "orders", index: 1 << 20}, hw: 1 << 40, start: 3, lo: 2, hi: 2, mirrorEpoch: 7},
-		{a: &asked{topic: other, name: "", index: 3}, hw: 5, start: 0, lo: 2, hi: 2, diverging: true, div: Divergence{Epoch: 3, EndOffset: 5}, mirrorEpoch: -1},
+		{a: &asked{topic: other, name: "", index: 3}, hw: 5, start: 0, lo: 2, hi: 2, diverging: true,
+			div: Divergence{Epoch: 3, EndOffset: 5}, mirrorEpoch: -1},
 		{a: &asked{topic: other, name: "", index: 4}, code: 74, hw: -1, start: -1, lo: 2, hi: 2, mirrorEpoch: -1},
-		{a: &asked{topic: destID, name: "orders", index: 2}, hw: 5, start: 0, lo: 2, hi: 3, size: len(three), diverging: true, div: Divergence{}, mirrorEpoch: 0},
+		{a: &asked{topic: destID, name: "orders", index: 2}, hw: 5, start: 0, lo: 2, hi: 3, size: len(three), diverging: true,
+			div: Divergence{}, mirrorEpoch: 0},
 	}
 	for version := int16(minFetchVersion); version <= maxFetchVersion; version++ {
 		want := kmsg.NewPtrFetchResponse()

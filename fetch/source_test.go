@@ -236,7 +236,8 @@ func TestLibrdkafka2880ZstdNeedsVersion10(t *testing.T) {
 		go f.loop(ctx)
 	}
 	s := r.until("fatal", func(s Status) bool { return s.Fatal })
-	if !errors.Is(s.Err, kerr.UnsupportedCompressionType) || !strings.Contains(s.Err.Error(), "zstd") || !strings.Contains(s.Err.Error(), "version 9") {
+	if !errors.Is(s.Err, kerr.UnsupportedCompressionType) || !strings.Contains(s.Err.Error(), "zstd") ||
+		!strings.Contains(s.Err.Error(), "version 9") {
 		t.Errorf("reason: %v", s.Err)
 	}
 	time.Sleep(30 * time.Millisecond)

@@ -105,7 +105,8 @@ func TestReadAgainstASlowReader(t *testing.T) {
 			bufs, n, last := w.chunks.read(nil, offset, limit, maxEpoch, upTo, one)
 			got := bytes.Join(bufs, nil)
 			if n != len(got) || !bytes.Equal(got, want) || last != lastEpoch {
-				t.Fatalf("read %d limit %d epoch %d one %v: epoch %d %s\nwant epoch %d %s", offset, limit, maxEpoch, one, last, outline(got), lastEpoch, outline(want))
+				t.Fatalf("read %d limit %d epoch %d one %v: epoch %d %s\nwant epoch %d %s", offset, limit, maxEpoch, one, last, outline(got),
+					lastEpoch, outline(want))
 			}
 		}
 		if len(w.chunks) > 1 {

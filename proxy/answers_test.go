@@ -709,7 +709,8 @@ func TestConfigsOfNodesAndTopics(t *testing.T) {
 		t.Errorf("IncrementalAlterConfigs: %v, want %v", got, want)
 	}
 	// Who clears the throttles of all brokers clears nothing here: there is nothing to refuse.
-	for op, code := range map[kmsg.IncrementalAlterConfigOp]int16{kmsg.IncrementalAlterConfigOpDelete: 0, kmsg.IncrementalAlterConfigOpSet: codeInvalidRequest} {
+	for op, code := range map[kmsg.IncrementalAlterConfigOp]int16{kmsg.IncrementalAlterConfigOpDelete: 0,
+		kmsg.IncrementalAlterConfigOpSet: codeInvalidRequest} {
 		throttle, value := kmsg.NewIncrementalAlterConfigsRequestResourceConfig(), "1"
 		throttle.Name, throttle.Op, throttle.Value = "leader.replication.throttled.rate", op, &value
 		alter.Resources = alter.Resources[:1]

@@ -108,7 +108,8 @@ func (f *front) meant(name string) (id int32, refused error) {
 	if name == "" {
 		what = "names no server (SNI)"
 	}
-	return 0, fmt.Errorf("the client's TLS %s; served are %s and, for brokers that are registered with listener %s, %s", what, f.AdvertisedHost, f.Name, f.Names)
+	return 0, fmt.Errorf("the client's TLS %s; served are %s and, for brokers that are registered with listener %s, %s", what,
+		f.AdvertisedHost, f.Name, f.Names)
 }
 
 // refusal is put into the context of a handshake, for why it fails.

@@ -17,7 +17,8 @@ func testFront() *front {
 	g := &Gateway{}
 	g.s = &Server{}
 	g.s.log = discard
-	return &front{g: g, foreign: map[int32]bool{}, Front: Front{Name: "CLIENT", Port: 39500, AdvertisedHost: "gateway.example", Ranges: []IDRange{{1, 2}, {9001, 9002}}}}
+	return &front{g: g, foreign: map[int32]bool{}, Front: Front{Name: "CLIENT", Port: 39500, AdvertisedHost: "gateway.example",
+		Ranges: []IDRange{{1, 2}, {9001, 9002}}}}
 }
 
 // notBrokers are responses with addresses that are not a broker's.
@@ -210,7 +211,8 @@ func TestNodesWithoutPortAreNotAvailable(t *testing.T) {
 	m.Topics = append(m.Topics, topic)
 	f.rewrite(m)
 	ps := m.Topics[0].Partitions
-	if len(m.Brokers) != 1 || m.ControllerID != 2 || ps[0].Leader != -1 || ps[0].ErrorCode != codeLeaderNotAvailable || ps[1].Leader != 2 || ps[1].ErrorCode != 0 {
+	if len(m.Brokers) != 1 || m.ControllerID != 2 || ps[0].Leader != -1 || ps[0].ErrorCode != codeLeaderNotAvailable ||
+		ps[1].Leader != 2 || ps[1].ErrorCode != 0 {
 		t.Errorf("Metadata: %+v", m)
 	}
 	for version := range int16(7) {

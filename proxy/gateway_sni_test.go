@@ -127,7 +127,8 @@ func TestServerNamesLeadToTheirBrokers(t *testing.T) {
 				told = append(told, fmt.Sprintf("%d=%s:%d", b.NodeID, b.Host, b.Port))
 			}
 			slices.Sort(told)
-			want := []string{"1=b1.kafka.example.com:9443", "2=b2.kafka.example.com:9443", "3=b3.kafka.example.com:9443", "9001=b9001.kafka.example.com:9443"}
+			want := []string{"1=b1.kafka.example.com:9443", "2=b2.kafka.example.com:9443", "3=b3.kafka.example.com:9443",
+				"9001=b9001.kafka.example.com:9443"}
 			if !slices.Equal(told, want) {
 				t.Errorf("brokers %v, want %v", told, want)
 			}
@@ -151,7 +152,8 @@ func TestServerNamesLeadToTheirBrokers(t *testing.T) {
 func TestOtherServerNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	g := newNameGate(t)
-	for _, name := range []string{"", "other.kafka.example.com", "b01.kafka.example.com", "b7.kafka.example.com", "kafka.example.com", "b1.kafka.example.org"} {
+	for _, name := range []string{"", "other.kafka.example.com", "b01.kafka.example.com", "b7.kafka.example.com", "kafka.example.com",
+		"b1.kafka.example.org"} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			_, err := g.to(name, func(c *tls.Config) { c.MinVersion, c.MaxVersion, c.InsecureSkipVerify = version, version, true })
 			if err == nil || !strings.Contains(err.Error(), "unrecognized name") {
@@ -247,7 +249,8 @@ func TestNamesNeedACertificate(t *testing.T) {
 		t.Errorf("%d lines say what is wrong with the certificate", n)
 	}
 	f.TLS = nil
-	if _, err := NewGateway(GatewayConfig{Fronts: []Front{{Name: "A", Listen: noListener{}, Port: 1, AdvertisedHost: "h", Names: f.Names}}, Images: g.image,
+	if _, err := NewGateway(GatewayConfig{Fronts: []Front{{Name: "A", Listen: noListener{}, Port: 1, AdvertisedHost: "h",
+		Names: f.Names}}, Images: g.image,
 		Mirrors: fakeMirrors{}, Guest: func(int32) bool { return false }}); err == nil {
 		t.Error("names without TLS are taken")
 	}

@@ -65,7 +65,8 @@ func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
 	})
 	ln, port := freeSpan(t, 5)
 	cfg := GatewayConfig{
-		Fronts: []Front{{Name: "CLIENT", Listen: ln, Host: "127.0.0.1", Port: port, AdvertisedHost: "127.0.0.1", Ranges: []IDRange{{1, 2}, {9001, 9002}}}},
+		Fronts: []Front{{Name: "CLIENT", Listen: ln, Host: "127.0.0.1", Port: port, AdvertisedHost: "127.0.0.1",
+			Ranges: []IDRange{{1, 2}, {9001, 9002}}}},
 		Images: g.image, Mirrors: fakeMirrors{"m": "east"}, Guest: func(id int32) bool { return id >= 9000 }, DrainTimeout: 5 * time.Second,
 		Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

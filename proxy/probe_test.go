@@ -36,7 +36,8 @@ func TestProbe(t *testing.T) {
 		t.Errorf("a broker that does not answer was waited for %s", time.Since(began))
 	}
 	proceed()
-	for id, change := range map[int32]func(*kraft.Broker){2: func(b *kraft.Broker) { b.Fenced = true }, 3: func(b *kraft.Broker) { b.Endpoints = nil }} {
+	for id, change := range map[int32]func(*kraft.Broker){2: func(b *kraft.Broker) { b.Fenced = true },
+		3: func(b *kraft.Broker) { b.Endpoints = nil }} {
 		w.image.edit(func(img *kraft.Image) { change(img.Brokers[id]) })
 		if w.server.Probe(ctx, "CLIENT", id) == nil || slices.Contains(w.server.Usable("CLIENT"), id) {
 			t.Errorf("broker %d is held usable", id)

@@ -28,7 +28,8 @@ func TestAlter(t *testing.T) {
 	}
 	f.stops, f.altered = []string{"orders"}, nil
 	h.terminal, h.input = true, "n\n"
-	if code, _, stderr := h.run(args...); code != admin.ExitRefused || !strings.Contains(stderr, "orders") || len(f.altered) != 1 || !f.altered[0].DryRun {
+	if code, _, stderr := h.run(args...); code != admin.ExitRefused || !strings.Contains(stderr, "orders") || len(f.altered) != 1 ||
+		!f.altered[0].DryRun {
 		t.Errorf("not confirmed: exit %d, asked %+v\n%s", code, f.altered, stderr)
 	}
 	h.input = "y\n"

@@ -174,7 +174,8 @@ func TestOutsideNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := c.outsideNotes([]int32{1, 20, 30}); len(notes) != 1 || !strings.Contains(notes[0], `broker 30, which is outside node_id_ranges; append "30"`) {
+	if notes := c.outsideNotes([]int32{1, 20, 30}); len(notes) != 1 ||
+		!strings.Contains(notes[0], `broker 30, which is outside node_id_ranges; append "30"`) {
 		t.Errorf("%q", notes)
 	}
 }

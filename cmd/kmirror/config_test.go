@@ -45,7 +45,8 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		ClusterID: "5L6g3nShT-eMCtK--X86sw", NodeIDs: []int32{9001, 9002}, Rack: "dc2-a", TLS: &TLSFiles{Certificate: "tls.crt", Key: "tls.key", CA: "ca.crt"},
+		ClusterID: "5L6g3nShT-eMCtK--X86sw", NodeIDs: []int32{9001, 9002}, Rack: "dc2-a",
+		TLS:   &TLSFiles{Certificate: "tls.crt", Key: "tls.key", CA: "ca.crt"},
 		Admin: AdminConfig{Bind: "127.0.0.1:9190"}, HTTP: "127.0.0.1:9191",
 		Destination: DestinationConfig{
 			BootstrapServers: []string{"b1:9093"}, Controllers: []string{"c1:9090", "c2:9090"}, Client: map[string]string{},
@@ -128,7 +129,8 @@ func TestConfigProblems(t *testing.T) {
 		{"open admin", "127.0.0.1:9190", "0.0.0.0:9190", "add admin.tls and admin.allow"},
 		{"admin TLS", "admin: 127.0.0.1:9190", "admin: {bind: \"0.0.0.0:9190\", tls: *tls, allow: [\"User:CN=x\"]}", "admin.advertised: missing"},
 		{"admin TLS files", "admin: 127.0.0.1:9190", "admin: {bind: \"127.0.0.1:9190\", tls: *tls, allow: [\"User:CN=x\"]}", "admin.tls: stat tls.crt"},
-		{"admin TLS without ca", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: {certificate: c}, allow: [\"User:CN=x\"]}", "admin.tls.ca: missing"},
+		{"admin TLS without ca", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: {certificate: c}, allow: [\"User:CN=x\"]}",
+			"admin.tls.ca: missing"},
 		{"admin TLS without allow", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: *tls}", "admin.allow: missing"},
 		{"allow without admin TLS", "admin: 127.0.0.1:9190", "admin: {bind: \"127.0.0.1:9190\", allow: [\"User:CN=x\"]}", "add admin.tls with"},
 		{"allow of a bare name", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: *tls, allow: [sre]}", "\"sre\" is no principal"},

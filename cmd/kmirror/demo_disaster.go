@@ -270,7 +270,8 @@ func (d *demo) countLoss(ctx context.Context, plan int64, took time.Duration, pi
 	if d.fork.lost != plan || plan == 0 {
 		return fmt.Errorf("--dry-run said that %d records would be lost, A has %d that B has not", plan, d.fork.lost)
 	}
-	d.line("disaster", fmt.Sprintf("A killed mid-write; dry-run: lose %s; failover %s; measured %s", grouped(plan), seconds(took), grouped(d.fork.lost)),
+	d.line("disaster", fmt.Sprintf("A killed mid-write; dry-run: lose %s; failover %s; measured %s", grouped(plan), seconds(took),
+		grouped(d.fork.lost)),
 		fmt.Sprintf("kill -9 %d", pid),
 		d.shim.line("failover", "--mirror", demoMirror, "--topics", demoTopic, "--dry-run"),
 		d.shim.line("failover", "--mirror", demoMirror, "--topics", demoTopic),

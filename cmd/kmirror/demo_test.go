@@ -79,7 +79,8 @@ func TestDemoAwait(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := d.await(ctx, "mirror", time.Minute, func(context.Context) (string, bool, error) { return "", false, nil }); !errors.Is(err, context.Canceled) {
+	never := func(context.Context) (string, bool, error) { return "", false, nil }
+	if err := d.await(ctx, "mirror", time.Minute, never); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 }

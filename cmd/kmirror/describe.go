@@ -255,7 +255,8 @@ func summarize(parts []admin.PartitionInfo) []mirrorSummary {
 		if p.LagSeconds != nil && (s.LagSeconds == nil || *p.LagSeconds > *s.LagSeconds) {
 			s.LagSeconds = new(*p.LagSeconds)
 		}
-		if age := p.SourceAgeSeconds; age != nil && p.State == statemachine.Mirroring.String() && (s.SourceAgeSeconds == nil || *age > *s.SourceAgeSeconds) {
+		if age := p.SourceAgeSeconds; age != nil && p.State == statemachine.Mirroring.String() &&
+			(s.SourceAgeSeconds == nil || *age > *s.SourceAgeSeconds) {
 			s.SourceAgeSeconds = new(*age)
 		}
 		if p.Locked != nil && !*p.Locked && p.State != statemachine.Stopped.String() {

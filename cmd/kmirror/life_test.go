@@ -207,7 +207,8 @@ func TestAWaitEndsWhenNoRetryCanHelp(t *testing.T) {
 	}
 	code, _, stderr := newHarness(t, f).run("recover", "--mirror", "m", "--topics", "t", "--wait", "30s")
 	took := time.Since(begin)
-	if code != admin.ExitIncomplete || took < hopelessAfter || took > 3*hopelessAfter || !strings.Contains(stderr, "2 of 3 partitions are not MIRRORING, PAUSED or STOPPED and no retry can help") ||
+	if code != admin.ExitIncomplete || took < hopelessAfter || took > 3*hopelessAfter ||
+		!strings.Contains(stderr, "2 of 3 partitions are not MIRRORING, PAUSED or STOPPED and no retry can help") ||
 		!strings.Contains(stderr, "describe --mirror m --failed") {
 		t.Errorf("exit %d after %s\n%s", code, took, stderr)
 	}
@@ -292,7 +293,8 @@ func TestRequestsThatAreRefusedAltogether(t *testing.T) {
 	if code, _, stderr := h.run("stop", "--mirror", "m", "--topics", "t"); code != admin.ExitUsage || !strings.Contains(stderr, "matches") {
 		t.Errorf("nothing matches: exit %d %s", code, stderr)
 	}
-	if code, stdout, stderr := h.run("stop", "--mirror", "m", "--all", "-o", "json"); code != 0 || stdout != "[]\n" || !strings.Contains(stderr, "no topics") {
+	if code, stdout, stderr := h.run("stop", "--mirror", "m", "--all", "-o", "json"); code != 0 || stdout != "[]\n" ||
+		!strings.Contains(stderr, "no topics") {
 		t.Errorf("a mirror without topics: exit %d %s%s", code, stdout, stderr)
 	}
 }
@@ -300,7 +302,8 @@ func TestRequestsThatAreRefusedAltogether(t *testing.T) {
 func stopPlan(bool) []admin.TopicResult {
 	return []admin.TopicResult{
 		{Topic: "a", Partitions: 2, Plan: &admin.TopicPlan{Requests: []string{"IncrementalAlterConfigs a: unlock", "AlterPartitionReassignments a"},
-			Partitions: []admin.PartitionPlan{{Partition: 0, Lost: 312, Truncated: 0, Copied: 5, Lag: 317}, {Partition: 1, Lost: -1, Truncated: -1, Copied: -1, Lag: -1}}}},
+			Partitions: []admin.PartitionPlan{{Partition: 0, Lost: 312, Truncated: 0, Copied: 5, Lag: 317},
+				{Partition: 1, Lost: -1, Truncated: -1, Copied: -1, Lag: -1}}}},
 		{Topic: "b", Err: &admin.Error{Code: kip1279.PolicyViolation, Message: "is PREPARING", Hint: "--force", Exit: admin.ExitRefused}},
 		{Topic: "c", Partitions: 1, Plan: &admin.TopicPlan{Requests: []string{"nothing"}}},
 	}
@@ -368,7 +371,8 @@ func TestFailoverDeleteAndRetireAreAskedAtATerminalOnly(t *testing.T) {
 			h := newHarness(t, f)
 			h.terminal, h.input = c.terminal, c.input
 			code, stdout, stderr := h.run(strings.Fields(c.args)...)
-			if code != c.code || strings.Join(f.asked, " ") != c.asked || !strings.HasPrefix(stderr, c.question) || c.question == "" && strings.Contains(stderr, "[y/N]") {
+			if code != c.code || strings.Join(f.asked, " ") != c.asked || !strings.HasPrefix(stderr, c.question) || c.question == "" &&
+				strings.Contains(stderr, "[y/N]") {
 				t.Errorf("exit %d, asked %v\n%s%s", code, f.asked, stdout, stderr)
 			}
 		})
@@ -466,7 +470,8 @@ func TestRetire(t *testing.T) {
 		!strings.Contains(stderr, h.address+" still runs") {
 		t.Errorf("a process that stays: exit %d\n%s%s", code, stdout, stderr)
 	}
-	if want := []admin.RetireRequest{{NodeIDs: []int32{9001, 9002}, Failover: true, DryRun: true}, {NodeIDs: []int32{9001, 9002}}}; !reflect.DeepEqual(f.retire, want) {
+	if want := []admin.RetireRequest{{NodeIDs: []int32{9001, 9002}, Failover: true, DryRun: true},
+		{NodeIDs: []int32{9001, 9002}}}; !reflect.DeepEqual(f.retire, want) {
 		t.Errorf("%+v", f.retire)
 	}
 	gone, stop := newGoingHarness(t, f)
@@ -478,13 +483,15 @@ func TestRetire(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	f.refused = &admin.Error{Code: kip1279.ClusterMirrorNotEmpty, Message: "2 topics are active", Hint: "give --failover", Exit: admin.ExitRefused}
-	if code, stdout, stderr := h.run("retire", "--node-ids", "9001,9002"); code != admin.ExitRefused || stdout != "" || !strings.Contains(stderr, "give --failover") {
+	if code, stdout, stderr := h.run("retire", "--node-ids", "9001,9002"); code != admin.ExitRefused || stdout != "" ||
+		!strings.Contains(stderr, "give --failover") {
 		t.Errorf("exit %d %s%s", code, stdout, stderr)
 	}
 }
 
 func TestWhichAddressGoesWithAProcess(t *testing.T) {
-	for process, want := range map[string]string{"": "a:1", "km1:9190": "km1:9190", "0.0.0.0:9190": "a:1", "[::]:9190": "a:1", ":9190": "a:1", "nonsense": "a:1"} {
+	for process, want := range map[string]string{"": "a:1", "km1:9190": "km1:9190", "0.0.0.0:9190": "a:1", "[::]:9190": "a:1",
+		":9190": "a:1", "nonsense": "a:1"} {
 		if got := watched(process, "a:1"); got != want {
 			t.Errorf("%q: %s", process, got)
 		}

@@ -242,7 +242,8 @@ func TestCreate(t *testing.T) {
 	if !strings.Contains(stderr, "group.id") {
 		t.Errorf("no warning about a property without effect: %s", stderr)
 	}
-	if code, stdout, _ := h.run("create", "--mirror", "old", "--mirror-config", conf, "--dry-run"); code != 0 || !strings.Contains(stdout, "it exists") {
+	if code, stdout, _ := h.run("create", "--mirror", "old", "--mirror-config", conf, "--dry-run"); code != 0 ||
+		!strings.Contains(stdout, "it exists") {
 		t.Errorf("dry run of one that exists: %d %s", code, stdout)
 	}
 	code, stdout, _ = h.run("create", "--mirror", "dc1", "--mirror-config", conf, "-o", "json")

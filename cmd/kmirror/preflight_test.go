@@ -25,7 +25,8 @@ func TestPreflightOutcome(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	preflightTable(&out, []preflight.Finding{{Check: "a", Level: preflight.Fail, Detail: "b\nc", Hint: "d"}, {Check: "e", Level: preflight.OK, Detail: "f"}})
+	preflightTable(&out, []preflight.Finding{{Check: "a", Level: preflight.Fail, Detail: "b\nc", Hint: "d"},
+		{Check: "e", Level: preflight.OK, Detail: "f"}})
 	if want := "FAIL\ta\tb; c (d)\nok\te\tf\n"; out.String() != want {
 		t.Errorf("%q", out.String())
 	}

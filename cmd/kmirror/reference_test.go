@@ -37,14 +37,16 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 // TestMirrorKeysAreKnown: a property of a mirror that has an effect is not warned of, one with a typo is.
 func TestMirrorKeysAreKnown(t *testing.T) {
 	props := map[string]string{"mirror.source.admin.bootstrap.servers": "a:1"}
-	for _, key := range append([]string{"mirror.source.cluster.id", "mirror.num.replica.fetchers", "mirror.fetch.wait.max.ms", "mirror.fetch.min.bytes",
+	for _, key := range append([]string{"mirror.source.cluster.id", "mirror.num.replica.fetchers", "mirror.fetch.wait.max.ms",
+		"mirror.fetch.min.bytes",
 		"mirror.fetch.response.max.bytes", "mirror.fetch.max.bytes", "mirror.throttle.bytes.per.second"}, filters.Keys...) {
 		props[key] = "1"
 	}
 	if got := clientconf.Warnings(props); len(got) > 0 {
 		t.Errorf("warned of %v", got)
 	}
-	if got := clientconf.Warnings(map[string]string{"mirror.topics.includes": "x"}); len(got) != 1 || !strings.Contains(got[0], "mirror.topics.includes") {
+	if got := clientconf.Warnings(map[string]string{"mirror.topics.includes": "x"}); len(got) != 1 ||
+		!strings.Contains(got[0], "mirror.topics.includes") {
 		t.Errorf("a typo: %v", got)
 	}
 }

@@ -14,7 +14,8 @@ func TestFetchConfig(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for _, bad := range []string{"", "-1", "1e3", "99999999999999999999", "2147483648"} {
-		if _, err := fetchConfig(map[string]string{"mirror.fetch.max.bytes": bad}); err == nil || !strings.Contains(err.Error(), "mirror.fetch.max.bytes") {
+		if _, err := fetchConfig(map[string]string{"mirror.fetch.max.bytes": bad}); err == nil ||
+			!strings.Contains(err.Error(), "mirror.fetch.max.bytes") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

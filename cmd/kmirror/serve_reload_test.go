@@ -134,7 +134,8 @@ func TestTraceConfig(t *testing.T) {
 	}
 	var errs bytes.Buffer
 	s, err := c.traceSettings(&errs)
-	if err != nil || s.Close != nil || s.Reporter.Out != &errs || s.Reporter.Filter.MinDuration != 5*time.Millisecond || fmt.Sprint(s.Reporter.Filter.APIs) != "map[0:true 3:true]" {
+	if err != nil || s.Close != nil || s.Reporter.Out != &errs || s.Reporter.Filter.MinDuration != 5*time.Millisecond ||
+		fmt.Sprint(s.Reporter.Filter.APIs) != "map[0:true 3:true]" {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -56,7 +56,8 @@ func TestGoingAroundIsToldOnce(t *testing.T) {
 	metadata := kmsg.NewPtrMetadataResponse()
 	metadata.Brokers = []kmsg.MetadataResponseBroker{{NodeID: 1, Host: "here", Port: 9292}, {NodeID: 2, Host: "there", Port: 9092}}
 	coordinator := kmsg.NewPtrFindCoordinatorResponse()
-	coordinator.Coordinators = []kmsg.FindCoordinatorResponseCoordinator{{Host: "there", Port: 9092}, {Host: "other", Port: 9092}, {NodeID: -1, Port: -1}}
+	coordinator.Coordinators = []kmsg.FindCoordinatorResponseCoordinator{{Host: "there", Port: 9092}, {Host: "other", Port: 9092},
+		{NodeID: -1, Port: -1}}
 	old := kmsg.NewPtrFindCoordinatorResponse()
 	old.Host, old.Port = "old", 9092
 	cluster := kmsg.NewPtrDescribeClusterResponse()

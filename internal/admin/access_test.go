@@ -152,11 +152,12 @@ func TestWhoIsNotKnownIsTold(t *testing.T) {
 		tls  *tls.Config
 		want string
 	}{
-		"plain":                   {nil, "it may want TLS"},
-		"no certificate":          {with(func(c *tls.Config) { c.GetClientCertificate = nil }), "refuses our certificate"},
-		"no certificate, TLS 1.2": {with(func(c *tls.Config) { c.GetClientCertificate, c.MaxVersion = nil, tls.VersionTLS12 }), "refuses our certificate"},
-		"another authority's":     {with(func(c *tls.Config) { c.GetClientCertificate = forced }), "refuses our certificate"},
-		"does not trust us":       {&tls.Config{GetClientCertificate: forced, MinVersion: tls.VersionTLS12}, "is not trusted"},
+		"plain":          {nil, "it may want TLS"},
+		"no certificate": {with(func(c *tls.Config) { c.GetClientCertificate = nil }), "refuses our certificate"},
+		"no certificate, TLS 1.2": {with(func(c *tls.Config) { c.GetClientCertificate, c.MaxVersion = nil, tls.VersionTLS12 }),
+			"refuses our certificate"},
+		"another authority's": {with(func(c *tls.Config) { c.GetClientCertificate = forced }), "refuses our certificate"},
+		"does not trust us":   {&tls.Config{GetClientCertificate: forced, MinVersion: tls.VersionTLS12}, "is not trusted"},
 	} {
 		_, err := g.dial(t, c.tls).ListMirrors(t.Context(), false)
 		var e *Error

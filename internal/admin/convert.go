@@ -220,8 +220,9 @@ func partitionFrom(mirror, topic string, d kip1279.DescribedPartition) (Partitio
 	return PartitionInfo{
 		Mirror: mirror, Topic: topic, Partition: d.PartitionIndex, State: d.StateValue, StateSince: x.StateSince,
 		SourceTopicID: x.SourceTopicID, TopicID: x.TopicID, SourceOffset: known(d.SourceOffset),
-		DestinationOffset: known(d.DestinationOffset), Lag: known(d.Lag), LagBytes: x.LagBytes, LagSeconds: x.LagSeconds, SourceAgeSeconds: x.SourceAgeSeconds,
-		SourceEpoch: x.SourceEpoch, DestinationEpoch: x.DestinationEpoch, LastMirroredEpoch: x.LastMirroredEpoch,
+		DestinationOffset: known(d.DestinationOffset), Lag: known(d.Lag), LagBytes: x.LagBytes, LagSeconds: x.LagSeconds,
+		SourceAgeSeconds: x.SourceAgeSeconds,
+		SourceEpoch:      x.SourceEpoch, DestinationEpoch: x.DestinationEpoch, LastMirroredEpoch: x.LastMirroredEpoch,
 		Locked: x.Locked, LeaderNode: x.LeaderNode, Process: x.Process, ISRReal: x.ISRReal, Retry: d.RetryAttempt,
 		Error: d.ErrorMessage, Hint: x.Hint,
 	}, nil

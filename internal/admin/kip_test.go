@@ -180,8 +180,9 @@ func TestAClientOfTheKIPGoesThroughAMirrorsLife(t *testing.T) {
 	if !reflect.DeepEqual(k.k.started, []StartRequest{want}) {
 		t.Errorf("started %+v", k.k.started)
 	}
-	k.k.parts = []PartitionInfo{{Mirror: "m", Topic: "t", Partition: 0, State: "MIRRORING", SourceOffset: new(int64(9)), DestinationOffset: new(int64(8)),
-		Lag: new(int64(1)), LastMirroredEpoch: new(int32(4))}}
+	k.k.parts = []PartitionInfo{{Mirror: "m", Topic: "t", Partition: 0, State: "MIRRORING", SourceOffset: new(int64(9)),
+		DestinationOffset: new(int64(8)),
+		Lag:               new(int64(1)), LastMirroredEpoch: new(int32(4))}}
 	described := k.ask("DescribeClusterMirrors", kipclient.Object{"MirrorNames": list("m")})
 	k.is("describe", first(described, "Mirrors", "Topics", "Partitions", "StateValue"), "MIRRORING")
 	offsets := kipclient.Object{"MirrorName": "m", "Topics": list(kipclient.Object{"TopicName": "t", "Partitions": list(0, 5)})}
@@ -191,10 +192,12 @@ func TestAClientOfTheKIPGoesThroughAMirrorsLife(t *testing.T) {
 	epochs := kipclient.Object{"MirrorName": "m", "Topics": list(kipclient.Object{"Name": "t", "Partitions": parts})}
 	k.is("epochs", first(k.ask("LastMirroredEpochs", epochs), "Topics", "Partitions"),
 		"[map[ErrorCode:0 LastMirroredEpoch:4 PartitionIndex:0] map[ErrorCode:3 LastMirroredEpoch:-1 PartitionIndex:5]]")
-	read := kipclient.Object{"MirrorName": "m", "Topics": list(kipclient.Object{"Name": "orders", "Partitions": list(kipclient.Object{"PartitionIndex": 4})})}
+	read := kipclient.Object{"MirrorName": "m", "Topics": list(kipclient.Object{"Name": "orders",
+		"Partitions": list(kipclient.Object{"PartitionIndex": 4})})}
 	k.is("states", first(k.ask("ReadMirrorStates", read), "Topics", "Partitions", "State"), "5")
 	write := kipclient.Object{"MirrorName": "m", "Topics": list(kipclient.Object{"Name": "orders",
-		"Partitions": list(kipclient.Object{"PartitionIndex": 4, "State": 99}, kipclient.Object{"PartitionIndex": 4, "State": -1, "LastMirrorEpoch": 6})})}
+		"Partitions": list(kipclient.Object{"PartitionIndex": 4, "State": 99},
+			kipclient.Object{"PartitionIndex": 4, "State": -1, "LastMirrorEpoch": 6})})}
 	written := k.ask("WriteMirrorStates", write)
 	k.is("a state that there is not", first(written, "Topics", "Partitions", "ErrorCode"), "42")
 	k.is("the epoch", first(k.ask("ReadMirrorStates", read), "Topics", "Partitions", "LastMirrorEpoch"), "6")
@@ -259,13 +262,15 @@ func TestAClientOfTheKIPChangesSingleProperties(t *testing.T) {
 		t.Errorf("asked for %+v", last)
 	}
 	for what, code := range map[string]any{
-		"unknown mirror 137":        k.change("x", 64, false, include, 0, "a"),
-		"a topic 42":                k.change("m", 2, false, include, 0, "a"),
-		"set without a value 42":    k.change("m", 64, false, include, 0, nil),
-		"unknown operation 42":      k.change("m", 64, false, include, 9, "a"),
-		"append to no list 40":      k.change("m", 64, false, "security.protocol", 2, "a"),
-		"configs of x 137":          first(k.ask("DescribeConfigs", kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 64, "ResourceName": "x"})}), "Results", "ErrorCode"),
-		"configs of a topic 42":     first(k.ask("DescribeConfigs", kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 2, "ResourceName": "x"})}), "Results", "ErrorCode"),
+		"unknown mirror 137":     k.change("x", 64, false, include, 0, "a"),
+		"a topic 42":             k.change("m", 2, false, include, 0, "a"),
+		"set without a value 42": k.change("m", 64, false, include, 0, nil),
+		"unknown operation 42":   k.change("m", 64, false, include, 9, "a"),
+		"append to no list 40":   k.change("m", 64, false, "security.protocol", 2, "a"),
+		"configs of x 137": first(k.ask("DescribeConfigs",
+			kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 64, "ResourceName": "x"})}), "Results", "ErrorCode"),
+		"configs of a topic 42": first(k.ask("DescribeConfigs",
+			kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 2, "ResourceName": "x"})}), "Results", "ErrorCode"),
 		"a property named twice 42": k.twice(),
 	} {
 		if !strings.HasSuffix(what, fmt.Sprintf(" %v", code)) {
@@ -351,7 +356,8 @@ func TestWhoMayNotIsToldWithTheKIPsCode(t *testing.T) {
 		k.is(api.Name, k.ask(api.Name, kipclient.Object{})["ErrorCode"], want)
 	}
 	k.is("DescribeCluster", k.ask("DescribeCluster", kipclient.Object{})["ErrorCode"], "31")
-	k.is("configs", first(k.ask("DescribeConfigs", kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 64})}), "Results", "ErrorCode"), "144")
+	k.is("configs", first(k.ask("DescribeConfigs", kipclient.Object{"Resources": list(kipclient.Object{"ResourceType": 64})}), "Results",
+		"ErrorCode"), "144")
 	k.is("alter", k.change("m", 64, false, "a", 1, nil), "144")
 	k.is("resources", k.ask("ListConfigResources", kipclient.Object{})["ErrorCode"], "144")
 	metadata := k.ask("Metadata", kipclient.Object{"Topics": nil})

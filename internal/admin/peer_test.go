@@ -73,7 +73,8 @@ func serveOwner(t *testing.T, o *owner) (coordinator.Member, *Peers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Listen: l, Service: &fake{mirrors: []MirrorInfo{{Mirror: "m"}}}, States: o, Log: slog.New(slog.DiscardHandler), DrainTimeout: 300 * time.Millisecond,
+	s, err := New(Config{Listen: l, Service: &fake{mirrors: []MirrorInfo{{Mirror: "m"}}}, States: o, Log: slog.New(slog.DiscardHandler),
+		DrainTimeout: 300 * time.Millisecond,
 		Pong: func() peers.Pong {
 			return peers.Pong{ProcessID: "p-1", NodeIDs: []int32{9001}, Unreachable: []string{"m"}}
 		}})
@@ -105,7 +106,8 @@ func fullState(mirror string, topic byte, p int32) coordinator.PartitionState {
 func TestStatesBetweenProcesses(t *testing.T) {
 	o := &owner{states: map[protocol.PartitionID]coordinator.PartitionState{}}
 	to, p := serveOwner(t, o)
-	states := []coordinator.PartitionState{fullState("m", 1, 0), fullState("n", 2, 5), fullState("m", 1, 3), fullState("m", 3, 3), fullState("m", 1, 1)}
+	states := []coordinator.PartitionState{fullState("m", 1, 0), fullState("n", 2, 5), fullState("m", 1, 3), fullState("m", 3, 3),
+		fullState("m", 1, 1)}
 	got, err := p.WriteStates(t.Context(), to, states)
 	if err != nil {
 		t.Fatal(err)

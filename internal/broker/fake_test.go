@@ -154,7 +154,8 @@ func (q *fakeQuorum) answer(node int, req kmsg.Request) kmsg.Response {
 
 func (q *fakeQuorum) apiVersions(r *kmsg.ApiVersionsRequest) kmsg.Response {
 	resp := r.ResponseKind().(*kmsg.ApiVersionsResponse)
-	for _, k := range [][3]int16{{1, 0, 18}, {18, 0, 4}, {19, 0, 7}, {43, 0, 2}, {44, 0, 1}, {45, 0, 1}, {56, 2, 3}, {59, 0, 1}, {60, 0, 2}, {62, 0, 4}, {63, 0, 2}, {64, 0, 0}} {
+	for _, k := range [][3]int16{{1, 0, 18}, {18, 0, 4}, {19, 0, 7}, {43, 0, 2}, {44, 0, 1}, {45, 0, 1}, {56, 2, 3}, {59, 0, 1},
+		{60, 0, 2}, {62, 0, 4}, {63, 0, 2}, {64, 0, 0}} {
 		x := kmsg.NewApiVersionsResponseApiKey()
 		x.ApiKey, x.MinVersion, x.MaxVersion = k[0], k[1], k[2]
 		resp.ApiKeys = append(resp.ApiKeys, x)

@@ -132,7 +132,8 @@ func TestAnothersClaimEndsOwnership(t *testing.T) {
 	if held, _ := k.shards[1].holds(); held {
 		t.Error("still the owner")
 	}
-	if got := k.claims[1]; got.owner.ProcessID != "b" || got.owner.Self || got.generation != 3 || got.producer != 7 || got.epoch != 2 || got.offset != 5 {
+	if got := k.claims[1]; got.owner.ProcessID != "b" || got.owner.Self || got.generation != 3 || got.producer != 7 || got.epoch != 2 ||
+		got.offset != 5 {
 		t.Errorf("%+v", got)
 	}
 	if got := k.others(); len(got) != 1 || got[0].Admin != "b:1" {
@@ -219,7 +220,8 @@ func TestAssignmentReachesAll(t *testing.T) {
 }
 
 func TestBatchesAreWhatBrokersRead(t *testing.T) {
-	list := []record{{keyBytes: []byte("k"), value: []byte("v")}, {keyBytes: []byte("gone")}, {keyBytes: []byte{}, value: bytes.Repeat([]byte{7}, 300)}}
+	list := []record{{keyBytes: []byte("k"), value: []byte("v")}, {keyBytes: []byte("gone")},
+		{keyBytes: []byte{}, value: bytes.Repeat([]byte{7}, 300)}}
 	raw := appendBatch([]byte("before"), producer{id: 11, epoch: 3, seq: 42}, since, list)
 	b, rest, err := records.Split(raw[6:])
 	if err != nil || len(rest) > 0 {

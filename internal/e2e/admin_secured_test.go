@@ -43,7 +43,8 @@ func TestAdminSecured(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"processes see each other", g.seeEachOther}, {"forwarded", g.forwarded}, {"mirrored", g.mirrored}, {"others", g.others}, {"allow changes", g.allowChanges},
+		{"processes see each other", g.seeEachOther}, {"forwarded", g.forwarded}, {"mirrored", g.mirrored}, {"others", g.others},
+		{"allow changes", g.allowChanges},
 		{"a mirror's source", g.lookup}, {"a process that is not allowed", g.stranger},
 	} {
 		g.a.tb, g.b.tb = t, t

@@ -24,7 +24,8 @@ func loadMixed(tb testing.TB, src *testkafka.Cluster, topic string) (all, commit
 	odd := []*kgo.Record{
 		{Topic: topic, Partition: 0, Value: []byte("null key")},
 		{Topic: topic, Partition: 0, Key: []byte("null value")},
-		{Topic: topic, Partition: 1, Key: []byte("headers"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: nil}, {Key: "b", Value: []byte("x y")}}},
+		{Topic: topic, Partition: 1, Key: []byte("headers"), Value: []byte("v"),
+			Headers: []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: nil}, {Key: "b", Value: []byte("x y")}}},
 		{Topic: topic, Partition: 2, Key: []byte{}, Value: []byte("empty key")},
 	}
 	if err := client(tb, src).ProduceSync(timeout(tb, time.Minute), odd...).FirstErr(); err != nil {
@@ -68,7 +69,8 @@ func TestClients(t *testing.T) {
 		if isolation == "read_committed" {
 			level = kgo.ReadCommitted()
 		}
-		direct := kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart(), 1: kgo.NewOffset().AtStart(), 2: kgo.NewOffset().AtStart()}})
+		direct := kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart(), 1: kgo.NewOffset().AtStart(),
+			2: kgo.NewOffset().AtStart()}})
 		want := readFranz(t, src, n, kgo.FetchIsolationLevel(level), direct)
 		if len(want) != n {
 			t.Fatalf("the source shows %d records, %d were produced", len(want), n)
@@ -77,7 +79,8 @@ func TestClients(t *testing.T) {
 			brokers := strings.Join(dst.Bootstrap("CLIENT"), ",")
 			t.Run("franz-go", func(t *testing.T) { sameRecords(t, want, readFranz(t, dst, n, kgo.FetchIsolationLevel(level), direct)) })
 			t.Run("franz-go in a group", func(t *testing.T) {
-				sameRecords(t, want, readFranz(t, dst, n, kgo.FetchIsolationLevel(level), kgo.ConsumeTopics(topic), kgo.ConsumerGroup("franz-"+isolation), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
+				sameRecords(t, want, readFranz(t, dst, n, kgo.FetchIsolationLevel(level), kgo.ConsumeTopics(topic),
+					kgo.ConsumerGroup("franz-"+isolation), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())))
 			})
 			t.Run("franz-go by way of the shim", func(t *testing.T) {
 				sameRecords(t, want, readFranz(t, dst, n, kgo.FetchIsolationLevel(level), direct, kgo.SeedBrokers(s.client)))

@@ -14,8 +14,10 @@ func TestContent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	src := testkafka.Start(t, testkafka.Options{Name: "src", Properties: map[string]string{"log.cleaner.backoff.ms": "500", "message.max.bytes": "10000000"}})
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, Properties: map[string]string{"log.cleaner.backoff.ms": "500"}})
+	src := testkafka.Start(t, testkafka.Options{Name: "src",
+		Properties: map[string]string{"log.cleaner.backoff.ms": "500", "message.max.bytes": "10000000"}})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1,
+		Properties: map[string]string{"log.cleaner.backoff.ms": "500"}})
 	topics := loadCodecs(t, src)
 	createTopic(t, src, "txn", 1, nil)
 	transact(t, src, "tx-a", "txn", 0, 20, "ccacac")

@@ -198,7 +198,8 @@ func (s *shim) is(t *testing.T, cl *kgo.Client, fenced bool) {
 	defer resp.Body.Close()
 	var b bytes.Buffer
 	b.ReadFrom(resp.Body)
-	if says := strings.Contains(b.String(), "has fenced itself") && strings.Contains(b.String(), "listener CLIENT: none of the 2 live brokers"); says != fenced {
+	if says := strings.Contains(b.String(), "has fenced itself") &&
+		strings.Contains(b.String(), "listener CLIENT: none of the 2 live brokers"); says != fenced {
 		t.Errorf("readyz %d: %s", resp.StatusCode, &b)
 	}
 }

@@ -35,7 +35,8 @@ func TestGarbage(t *testing.T) {
 	s.mirror("orders")
 	s.caughtUp(src, 1, time.Minute, "orders")
 
-	kafka := map[string]string{"CLIENT of 9001": s.client, "CLIENT of 9002": nextPort(t, s.client), "REPL of 9001": s.repl, "REPL of 9002": nextPort(t, s.repl)}
+	kafka := map[string]string{"CLIENT of 9001": s.client, "CLIENT of 9002": nextPort(t, s.client), "REPL of 9001": s.repl,
+		"REPL of 9002": nextPort(t, s.repl)}
 	for name, addr := range kafka {
 		t.Run(name, func(t *testing.T) { garbage(t, addr, kafkaGarbage()) })
 	}
@@ -156,7 +157,8 @@ func causes(t *testing.T, s *shim) {
 		listener string
 		want     []string
 	}{
-		{`msg="connection closed"`, []string{"a TLS handshake came", "an HTTP request came", "negative|above the limit", "can't be decoded", "is not supported"}},
+		{`msg="connection closed"`, []string{"a TLS handshake came", "an HTTP request came", "negative|above the limit", "can't be decoded",
+			"is not supported"}},
 		{`msg="admin connection closed"`, []string{"a TLS handshake came", "an HTTP request came", "negative|above the limit"}},
 		{`msg="http connection closed"`, []string{"TLS", "not HTTP"}},
 	} {

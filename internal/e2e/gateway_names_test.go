@@ -149,7 +149,8 @@ func (n *nameBed) java(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(in, class string, args ...string) string {
-		cmd := testkafka.Tool(timeout(t, time.Minute), "", class, append(args, "--bootstrap-server", "all.kafka.test:"+n.port, "--command-config", file)...)
+		cmd := testkafka.Tool(timeout(t, time.Minute), "", class,
+			append(args, "--bootstrap-server", "all.kafka.test:"+n.port, "--command-config", file)...)
 		cmd.Env, cmd.Stdin = append(os.Environ(), "JAVA_TOOL_OPTIONS=-Djdk.net.hosts.file="+hosts), strings.NewReader(in)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

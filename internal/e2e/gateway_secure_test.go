@@ -45,8 +45,10 @@ func TestGatewaySecure(t *testing.T) {
 	grant(t, dst, "writer", acl{"TOPIC", "*", "WRITE"})
 
 	t.Run("rights", func(t *testing.T) {
-		for user, want := range map[string]error{"writer": kerr.PolicyViolation, "stranger": kerr.TopicAuthorizationFailed, "reader": kerr.TopicAuthorizationFailed} {
-			err := as(t, dst, user, gateway, kgo.DisableIdempotentWrite()).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: "ro", Value: []byte("no")}).FirstErr()
+		for user, want := range map[string]error{"writer": kerr.PolicyViolation, "stranger": kerr.TopicAuthorizationFailed,
+			"reader": kerr.TopicAuthorizationFailed} {
+			err := as(t, dst, user, gateway, kgo.DisableIdempotentWrite()).ProduceSync(timeout(t, 20*time.Second),
+				&kgo.Record{Topic: "ro", Value: []byte("no")}).FirstErr()
 			if !errors.Is(err, want) {
 				t.Errorf("%s produces to the mirror: %v, want %v", user, err, want)
 			}
@@ -57,7 +59,8 @@ func TestGatewaySecure(t *testing.T) {
 	})
 	t.Run("log in again", func(t *testing.T) {
 		writer := as(t, dst, "writer", gateway, kgo.DisableIdempotentWrite())
-		reader := as(t, dst, "reader", gateway, kgo.ConsumerGroup("again"), kgo.ConsumeTopics("rw", "ro"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		reader := as(t, dst, "reader", gateway, kgo.ConsumerGroup("again"), kgo.ConsumeTopics("rw", "ro"),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 		ctx, n := timeout(t, time.Minute), 0
 		for range 40 { // eight seconds
 			if err := writer.ProduceSync(ctx, &kgo.Record{Topic: "rw", Value: []byte("v")}).FirstErr(); err != nil {
@@ -109,7 +112,8 @@ func TestGatewaySecure(t *testing.T) {
 			t.Fatal(err)
 		}
 		kcat := func(addr string) (n int, err error) {
-			out, err := testkafka.Kcat(timeout(t, 30*time.Second), "-C", "-e", "-q", "-b", addr, "-t", "ro", "-o", "beginning", "-X", "security.protocol=SASL_SSL",
+			out, err := testkafka.Kcat(timeout(t, 30*time.Second), "-C", "-e", "-q", "-b", addr, "-t", "ro", "-o", "beginning", "-X",
+				"security.protocol=SASL_SSL",
 				"-X", "ssl.ca.location="+dst.Security().CA(), "-X", "sasl.mechanism=SCRAM-SHA-512", "-X", "sasl.username=reader",
 				"-X", "sasl.password="+dst.Security().Password("reader")).Output()
 			return strings.Count(string(out), "\n"), err
@@ -120,7 +124,8 @@ func TestGatewaySecure(t *testing.T) {
 			t.Errorf("kcat: %d records and %v, without the gateway %d and %v", n, err, direct, failed)
 		}
 		for _, protocol := range []string{"classic", "consumer"} {
-			cmd := testkafka.Tool(timeout(t, time.Minute), "", "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", gateway, "--topic", "ro",
+			cmd := testkafka.Tool(timeout(t, time.Minute), "", "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", gateway,
+				"--topic", "ro",
 				"--from-beginning", "--max-messages", "100", "--command-config", file, "--command-property", "group.protocol="+protocol)
 			out, err := cmd.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "Processed a total of 100 messages") {

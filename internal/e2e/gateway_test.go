@@ -271,7 +271,8 @@ func (b *gatewayBed) java(t *testing.T) {
 	if got := committedIn(t, b.dst, "rw", "txn-gateway"); !slices.Equal(got, []string{"committed"}) {
 		t.Errorf("committed %v", got)
 	}
-	out, err := testkafka.Tool(timeout(t, time.Minute), "", "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", b.addr, "--topic", "rw",
+	out, err := testkafka.Tool(timeout(t, time.Minute), "", "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", b.addr,
+		"--topic", "rw",
 		"--num-records", "20000", "--record-size", "1000", "--throughput", "-1").CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "20000 records sent") {
@@ -379,7 +380,8 @@ func (b *gatewayBed) restart(t *testing.T) {
 	ctx := timeout(t, 2*time.Minute)
 	send := func(round int) {
 		for p := range int32(3) {
-			if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "rw", Partition: p, Key: []byte("round"), Value: fmt.Appendf(nil, "%d/%d", round, p)}).FirstErr(); err != nil {
+			if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "rw", Partition: p, Key: []byte("round"),
+				Value: fmt.Appendf(nil, "%d/%d", round, p)}).FirstErr(); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
 		}

@@ -298,7 +298,8 @@ func TestHealSource(t *testing.T) {
 		p.s.healed(src, time.Minute, p.topic, 3)
 		for i, e := range p.s.epochs() {
 			if was := ahead[i]; e.source <= was.destination {
-				t.Errorf("partition %d: the source went from epoch %d to %d only, the destination was at %d all the time", i, was.source, e.source, was.destination)
+				t.Errorf("partition %d: the source went from epoch %d to %d only, the destination was at %d all the time", i, was.source, e.source,
+					was.destination)
 			}
 		}
 	})

@@ -126,7 +126,8 @@ func usesTheKIP(t *testing.T, s *shim, src *testkafka.Cluster) {
 		t.Errorf("%d keys", n)
 	}
 	boot := k.ask(0, "Metadata", kipclient.Object{"Topics": []any{}})
-	if at := fmt.Sprint(boot["Brokers"]); boot["ClusterId"] != s.dst.ID() || !strings.Contains(at, "NodeId:9001 Port:"+s.admin[strings.LastIndexByte(s.admin, ':')+1:]) {
+	if at := fmt.Sprint(boot["Brokers"]); boot["ClusterId"] != s.dst.ID() ||
+		!strings.Contains(at, "NodeId:9001 Port:"+s.admin[strings.LastIndexByte(s.admin, ':')+1:]) {
 		t.Errorf("found %v of cluster %v", boot["Brokers"], boot["ClusterId"])
 	}
 	create := kipclient.Object{"MirrorName": "k", "Config": []any{kipclient.Object{"Name": "bootstrap.servers",
@@ -174,7 +175,8 @@ func usesTheKIP(t *testing.T, s *shim, src *testkafka.Cluster) {
 func (k *byTheKIP) positions(records int64) {
 	k.t.Helper()
 	parts := []any{kipclient.Object{"PartitionIndex": 0}, kipclient.Object{"PartitionIndex": 1}}
-	states := k.ask(0, "ReadMirrorStates", kipclient.Object{"MirrorName": "k", "Topics": []any{kipclient.Object{"Name": k.topic, "Partitions": parts}}})
+	states := k.ask(0, "ReadMirrorStates", kipclient.Object{"MirrorName": "k",
+		"Topics": []any{kipclient.Object{"Name": k.topic, "Partitions": parts}}})
 	if got := fmt.Sprint(states["Topics"]); strings.Count(got, " State:2]") != 2 {
 		k.t.Errorf("stored states %s, want MIRRORING (2) of both", got)
 	}

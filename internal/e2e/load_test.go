@@ -16,7 +16,8 @@ import (
 
 // codecs by topic suffix.
 var codecs = map[string]kgo.CompressionCodec{
-	"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(),
+	"zstd": kgo.ZstdCompression(),
 }
 
 // loadCodecs makes a topic of one partition for each codec, with and without idempotence.
@@ -72,7 +73,8 @@ func loadOddities(tb testing.TB, src *testkafka.Cluster) (topics []string) {
 		{Topic: "odd", Partition: 0, Key: nil, Value: []byte("null key")},
 		{Topic: "odd", Partition: 0, Key: []byte("null value"), Value: nil},
 		{Topic: "odd", Partition: 0, Key: []byte{}, Value: []byte{}},
-		{Topic: "odd", Partition: 0, Value: []byte("headers"), Headers: []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: nil}, {Key: "", Value: []byte{0}}}},
+		{Topic: "odd", Partition: 0, Value: []byte("headers"),
+			Headers: []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: nil}, {Key: "", Value: []byte{0}}}},
 		{Topic: "odd", Partition: 1, Value: []byte(strings.Repeat("five megabytes! ", 5<<20/16))},
 		{Topic: "odd", Partition: 1, Value: []byte("after the big one")},
 	}
@@ -130,7 +132,8 @@ func loadCompacted(tb testing.TB, src *testkafka.Cluster, topic string) {
 func holdCleaner(tb testing.TB, src *testkafka.Cluster, topic string) {
 	tb.Helper()
 	v := "9223372036854775807"
-	rs, err := kadm.NewClient(client(tb, src)).AlterTopicConfigs(timeout(tb, 20*time.Second), []kadm.AlterConfig{{Name: "min.compaction.lag.ms", Value: &v}}, topic)
+	rs, err := kadm.NewClient(client(tb, src)).AlterTopicConfigs(timeout(tb, 20*time.Second),
+		[]kadm.AlterConfig{{Name: "min.compaction.lag.ms", Value: &v}}, topic)
 	if err == nil {
 		_, err = rs.On(topic, nil)
 	}
@@ -152,7 +155,8 @@ func flow(tb testing.TB, c *testkafka.Cluster, topic string, partitions int32, p
 		defer t.Stop()
 		for ctx.Err() == nil {
 			for range max(1, perSecond/100) {
-				cl.Produce(context.Background(), &kgo.Record{Topic: topic, Partition: int32(n) % partitions, Value: fmt.Appendf(nil, "flow %d", n)}, func(_ *kgo.Record, err error) {
+				cl.Produce(context.Background(), &kgo.Record{Topic: topic, Partition: int32(n) % partitions,
+					Value: fmt.Appendf(nil, "flow %d", n)}, func(_ *kgo.Record, err error) {
 					if err != nil {
 						tb.Errorf("flow to %s: %v", topic, err)
 					}

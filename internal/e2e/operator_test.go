@@ -69,7 +69,8 @@ func TestOperator(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(resp.Body)
-		for _, want := range []string{"kmirror_build_info", `kmirror_broker_registered{node_id="9001"} 1`, `kmirror_topic_locked{`, "kmirror_lag_records{",
+		for _, want := range []string{"kmirror_build_info", `kmirror_broker_registered{node_id="9001"} 1`, `kmirror_topic_locked{`,
+			"kmirror_lag_records{",
 			`state="MIRRORING",topic="payments"} 1`, "kmirror_fetched_bytes_total", "kmirror_feature_max_level{", dst.ID()} {
 			if !strings.Contains(string(body), want) {
 				t.Errorf("/metrics lacks %s", want)

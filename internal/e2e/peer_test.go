@@ -162,7 +162,8 @@ func (w *worker) round() error {
 	lt.Partitions = append(lt.Partitions, lp)
 	list.Version, list.Topics = 7, append(list.Topics, lt)
 	find.Version, find.CoordinatorKeys = 4, []string{w.name}
-	reqs := []kmsg.Request{produceOf("busy", w.partition, -1, next), metadataOf("busy"), list, find, produceOf("busy", w.partition, 0, []byte("nothing"))}
+	reqs := []kmsg.Request{produceOf("busy", w.partition, -1, next), metadataOf("busy"), list, find,
+		produceOf("busy", w.partition, 0, []byte("nothing"))}
 	fetches := []kmsg.Request{}
 	if w.value != nil {
 		for _, version := range []int16{4, 11, 12} {

@@ -173,7 +173,8 @@ func (w *writers) transactions(t *testing.T) {
 			}
 			first := cl.ProduceSync(ctx, &kgo.Record{Topic: w.other, Key: []byte("franz-" + way), Value: []byte(to)}).FirstErr()
 			if to == w.topic {
-				if err := cl.ProduceSync(ctx, &kgo.Record{Topic: to, Value: []byte("probe")}).FirstErr(); err == nil || !strings.Contains(err.Error(), "POLICY_VIOLATION") {
+				if err := cl.ProduceSync(ctx, &kgo.Record{Topic: to, Value: []byte("probe")}).FirstErr(); err == nil ||
+					!strings.Contains(err.Error(), "POLICY_VIOLATION") {
 					t.Errorf("franz-go %s: %v", way, err)
 				}
 			}
@@ -186,7 +187,8 @@ func (w *writers) transactions(t *testing.T) {
 	openTxn(t, w.dst, "aborted-up", w.topic, w.other)(false)
 	openTxn(t, w.dst, "committed-up", w.topic, w.other)(true)
 	java := wait()
-	w.ended(t, 20*time.Second, "franz-old", "franz-new", "txn-up", "aborted-up", "committed-up") // before that nothing behind an open transaction is stable
+	// Before that nothing behind an open transaction is stable.
+	w.ended(t, 20*time.Second, "franz-old", "franz-new", "txn-up", "aborted-up", "committed-up")
 	w.java(t, "txn-up", java)
 	for _, way := range []string{"franz-old", "franz-new"} {
 		if got := committedIn(t, w.dst, w.other, way); !slices.Equal(got, []string{w.other}) {

@@ -172,7 +172,8 @@ func readConsole(tb testing.TB, bootstrap, topic, isolation, protocol string, n 
 	tb.Helper()
 	args := []string{"--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--isolation-level", isolation,
 		"--command-property", "group.protocol=" + protocol}
-	for _, p := range []string{"print.partition=true", "print.offset=true", "print.timestamp=true", "print.headers=true", "print.key=true", "null.literal=NULL"} {
+	for _, p := range []string{"print.partition=true", "print.offset=true", "print.timestamp=true", "print.headers=true",
+		"print.key=true", "null.literal=NULL"} {
 		args = append(args, "--formatter-property", p)
 	}
 	cmd := testkafka.Tool(timeout(tb, time.Minute), "", "org.apache.kafka.tools.consumer.ConsoleConsumer", args...)

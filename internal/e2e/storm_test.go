@@ -346,7 +346,8 @@ func (b *stormBed) tooMany(t *testing.T) {
 		p.nc.Close()
 	}
 	out, err := os.ReadFile(b.s.log)
-	if lines := strings.Count(string(out), "connection limit reached"); err != nil || closed < excess || closed > excess+left || lines < 1 || lines > 3 {
+	if lines := strings.Count(string(out), "connection limit reached"); err != nil || closed < excess || closed > excess+left ||
+		lines < 1 || lines > 3 {
 		t.Errorf("%d connections were closed, %d were too many; %d lines in the log, %v", closed, excess, lines, err)
 	}
 }

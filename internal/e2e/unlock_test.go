@@ -65,7 +65,8 @@ var wayOutTopics = []string{"orders", "stock", "alone", "single", "lone", "taken
 
 func newWayOut(t *testing.T) *wayOut {
 	t.Helper()
-	w := &wayOut{src: testkafka.Start(t, testkafka.Options{Name: "src"}), dst: testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})}
+	w := &wayOut{src: testkafka.Start(t, testkafka.Options{Name: "src"}),
+		dst: testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1})}
 	elrOn(t, w.dst)
 	createTopic(t, w.dst, "taken", 1, map[string]string{"min.insync.replicas": "1"})
 	createTopicOn(t, w.dst, "alone", 3)
@@ -135,7 +136,8 @@ func (w *wayOut) unlock(t *testing.T, code int, args ...string) (out []unlock.Re
 	cmd.Stdout, cmd.Stderr = &o, &e
 	begin := time.Now()
 	_ = cmd.Run() // the exit code says it
-	t.Logf("unlock %s: exit %d after %s\n%s%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), time.Since(begin).Round(time.Millisecond), o.String(), e.String())
+	t.Logf("unlock %s: exit %d after %s\n%s%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(),
+		time.Since(begin).Round(time.Millisecond), o.String(), e.String())
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		t.Fatalf("exit %d, want %d", got, code)
 	}
@@ -148,7 +150,8 @@ func (w *wayOut) unlock(t *testing.T, code int, args ...string) (out []unlock.Re
 }
 
 func (w *wayOut) refusedWhileServing(t *testing.T) {
-	if _, text := w.unlock(t, 4, "--topics", "orders"); !strings.Contains(text, "kmirror serve is running") || !strings.Contains(text, "kmirror failover") {
+	if _, text := w.unlock(t, 4, "--topics", "orders"); !strings.Contains(text, "kmirror serve is running") ||
+		!strings.Contains(text, "kmirror failover") {
 		t.Errorf("stderr %q", text)
 	}
 	if _, text := w.unlock(t, 2, "--topics", "orders,no-such"); !strings.Contains(text, "no-such") {
@@ -239,7 +242,8 @@ func (w *wayOut) trueConfigs(t *testing.T, topic, size, minISR string) {
 	t.Helper()
 	got := topicConfigs(t, w.dst, topic)
 	if got["max.message.bytes"] != size || got["min.insync.replicas"] != minISR {
-		t.Errorf("%s: max.message.bytes %q, min.insync.replicas %q, want %q and %q", topic, got["max.message.bytes"], got["min.insync.replicas"], size, minISR)
+		t.Errorf("%s: max.message.bytes %q, min.insync.replicas %q, want %q and %q", topic, got["max.message.bytes"],
+			got["min.insync.replicas"], size, minISR)
 	}
 }
 
@@ -299,7 +303,8 @@ func (w *wayOut) brokerBack(t *testing.T) {
 // leaderless: the only real replica was killed, so that the controller holds it for unclean.
 func (w *wayOut) leaderless(t *testing.T, stock *tools) {
 	out, _ := w.unlock(t, 3, "--topics", "alone")
-	if len(out) != 1 || out[0].Unlocked || len(out[0].Waiting) != 1 || !strings.Contains(out[0].Waiting[0], "kafka-leader-election.sh --election-type UNCLEAN") {
+	if len(out) != 1 || out[0].Unlocked || len(out[0].Waiting) != 1 ||
+		!strings.Contains(out[0].Waiting[0], "kafka-leader-election.sh --election-type UNCLEAN") {
 		t.Fatalf("%+v", out)
 	}
 	stock.topic = "alone"

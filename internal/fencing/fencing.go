@@ -192,7 +192,8 @@ func (j *Judge) try(ctx context.Context, listener string) (verdict, string) {
 		return unknown, ""
 	}
 	one := slices.Min(left)
-	return ill, fmt.Sprintf("listener %s: none of the %d live brokers answers within %s, broker %d says: %v", listener, len(left), j.cfg.Slow, one, failed[one])
+	return ill, fmt.Sprintf("listener %s: none of the %d live brokers answers within %s, broker %d says: %v", listener, len(left),
+		j.cfg.Slow, one, failed[one])
 }
 
 // conclude acts on what was found.

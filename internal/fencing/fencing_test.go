@@ -163,7 +163,8 @@ func TestFencesWhatCantServe(t *testing.T) {
 				if w.snap().fenced || len(w.snap().fences) != 2 {
 					t.Errorf("fenced and not at %v", w.snap().fences)
 				}
-				for _, line := range []string{"can't be served; it fences itself if that stays so", "fencing ourselves: ", "hint=", "not fencing ourselves any more"} {
+				for _, line := range []string{"can't be served; it fences itself if that stays so", "fencing ourselves: ", "hint=",
+					"not fencing ourselves any more"} {
 					if n := strings.Count(log.String(), line); n != 1 {
 						t.Errorf("%d lines say %q\n%s", n, line, log)
 					}

@@ -99,7 +99,8 @@ func (f *fakeRemote) LastMirrorEpochs(_ context.Context, cluster string, parts [
 	out := map[protocol.PartitionID]int32{}
 	for _, id := range parts {
 		for _, t := range f.topics {
-			if st := f.states[protocol.PartitionID{Topic: t.TopicID, Partition: id.Partition}]; t.SourceTopicID == id.Topic && st.State == statemachine.Stopped {
+			if st := f.states[protocol.PartitionID{Topic: t.TopicID, Partition: id.Partition}]; t.SourceTopicID == id.Topic &&
+				st.State == statemachine.Stopped {
 				out[id] = st.LastMirrorEpoch
 			}
 		}
@@ -145,7 +146,8 @@ func newFailback(t *testing.T, req admin.StartRequest, lines ...string) *failbac
 		return f.remote, nil
 	}
 	req.Mirror = "m"
-	f.startRun = &startRun{m: f.m, filters: everything(), req: req, mirror: coordinator.Mirror{Name: "m", SourceClusterID: "source"}, source: kadm.TopicDetails{}, rf: 1, minISR: 1}
+	f.startRun = &startRun{m: f.m, filters: everything(), req: req, mirror: coordinator.Mirror{Name: "m", SourceClusterID: "source"},
+		source: kadm.TopicDetails{}, rf: 1, minISR: 1}
 	f.here = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 60, 5: 80}}
 	f.there = fakeLogs{extents: map[string][]extent{}, epochs: map[int32]int64{4: 70, 5: 75}}
 	f.has("orders", extent{10, 100}, extent{0, 100})
@@ -368,7 +370,8 @@ func TestStartAgain(t *testing.T) {
 	rounds(t, f.m, 1)
 	f.w.topics[0].Started = time.Now().Add(time.Hour) // by a clock that is ahead
 	got, topic := f.begin(t)
-	if got != "ok" || len(f.w.topics) != 1 || !slices.Equal(topic.Align, []int32{4, 5}) || topic.TopicID != idOf("orders") || topic.Started.Before(time.Now()) {
+	if got != "ok" || len(f.w.topics) != 1 || !slices.Equal(topic.Align, []int32{4, 5}) || topic.TopicID != idOf("orders") ||
+		topic.Started.Before(time.Now()) {
 		t.Fatalf("%s, %+v", got, f.w.topics)
 	}
 	rounds(t, f.m, 1)
@@ -498,7 +501,8 @@ func TestFailedFromScratch(t *testing.T) {
 	if got != "ok" || topic.Align != nil || !topic.Overwrite {
 		t.Errorf("%s, %+v", got, topic)
 	}
-	if failed, other := f.w.states[ordersParts[0]], f.w.states[ordersParts[1]]; failed.State != statemachine.Preparing || failed.LastMirrorEpoch != -1 || other.LastMirrorEpoch != 6 {
+	if failed, other := f.w.states[ordersParts[0]], f.w.states[ordersParts[1]]; failed.State != statemachine.Preparing ||
+		failed.LastMirrorEpoch != -1 || other.LastMirrorEpoch != 6 {
 		t.Errorf("%+v, %+v", failed, other)
 	}
 	f = newFailback(t, admin.StartRequest{}, "orders MIRRORING FAILED MIRRORING")
@@ -516,8 +520,10 @@ func TestPlan(t *testing.T) {
 		setup func(*failback)
 		want  [2]admin.PartitionPlan
 	}{
-		{"failback", remember, [2]admin.PartitionPlan{{Lost: 40, Truncated: 40, Copied: 90, Lag: 50}, {Partition: 1, Lost: 25, Truncated: 25, Copied: 75, Lag: 50}}},
-		{"from scratch", func(*failback) {}, [2]admin.PartitionPlan{{Lost: 90, Truncated: 90, Copied: 130, Lag: 50}, {Partition: 1, Lost: 100, Truncated: 100, Copied: 130, Lag: 50}}},
+		{"failback", remember, [2]admin.PartitionPlan{{Lost: 40, Truncated: 40, Copied: 90, Lag: 50},
+			{Partition: 1, Lost: 25, Truncated: 25, Copied: 75, Lag: 50}}},
+		{"from scratch", func(*failback) {}, [2]admin.PartitionPlan{{Lost: 90, Truncated: 90, Copied: 130, Lag: 50},
+			{Partition: 1, Lost: 100, Truncated: 100, Copied: 130, Lag: 50}}},
 		{"epoch unknown", func(f *failback) { f.remote.put("orders", statemachine.Stopped, statemachine.Stopped, 3, 5) },
 			[2]admin.PartitionPlan{{Lost: -1, Truncated: -1, Copied: -1, Lag: 50}, {Partition: 1, Lost: 25, Truncated: 25, Copied: 75, Lag: 50}}},
 		{"source silent", func(f *failback) { remember(f); f.there = fakeLogs{err: errors.New("timeout")} },

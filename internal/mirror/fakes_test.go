@@ -48,7 +48,8 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		img:     &kraft.Image{Offset: 1, Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{}, Configs: map[kraft.ConfigResource]map[string]string{}},
+		img: &kraft.Image{Offset: 1, Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{},
+			Configs: map[kraft.ConfigResource]map[string]string{}},
 		changed: make(chan struct{}), roles: map[protocol.PartitionID]replica.Assignment{}, statuses: map[protocol.PartitionID]replica.Status{},
 		states: map[protocol.PartitionID]coordinator.PartitionState{},
 	}

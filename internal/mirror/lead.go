@@ -155,7 +155,8 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 
 // joinAndElect brings our ids into ISRs and elects each as soon as it is in: between the two a locked partition meets its min ISR
 // while nothing fits, which transaction coordinators take for hopeless. What failed is taken out of elect.
-func (m *Manager) joinAndElect(ctx context.Context, join map[int32][]protocol.PartitionID, elect map[protocol.TopicPartition]protocol.PartitionID) error {
+func (m *Manager) joinAndElect(ctx context.Context, join map[int32][]protocol.PartitionID,
+	elect map[protocol.TopicPartition]protocol.PartitionID) error {
 	joined := make(chan map[protocol.PartitionID]error, 1)
 	go func() { joined <- m.joinAll(ctx, join) }()
 	var errs []error

@@ -153,7 +153,8 @@ func TestStrays(t *testing.T) {
 // TestReloadMirroring: a process that finds MIRRORING stored does not align again, which would copy everything anew.
 func TestReloadMirroring(t *testing.T) {
 	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 20}, map[string]string{sizeConfig: "0", minISRConfig: "4"})
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2}, ISR: []int32{1, 2}, Leader: 1, LeaderEpoch: 20},
+		map[string]string{sizeConfig: "0", minISRConfig: "4"})
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
 	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
@@ -189,7 +190,8 @@ func TestStoreAheadOfImage(t *testing.T) {
 // TestForeignHands: a standby id that others removed comes back, and so does leadership that they took; both are counted.
 func TestForeignHands(t *testing.T) {
 	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 20}, lockOn)
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	foreign := 0
@@ -213,7 +215,8 @@ func TestForeignHands(t *testing.T) {
 // TestFencedByItself: who has fenced itself asks for nothing that it can't have, says why, and holds nobody for a foreign hand.
 func TestFencedByItself(t *testing.T) {
 	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 20}, lockOn)
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	foreign := 0
@@ -300,7 +303,8 @@ func TestOtherSource(t *testing.T) {
 	w := newWorld()
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
-	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Failed, Previous: statemachine.Mirroring, Retry: -1, Error: "made anew"}
+	w.states[orders0] = coordinator.PartitionState{ID: orders0, State: statemachine.Failed, Previous: statemachine.Mirroring, Retry: -1,
+		Error: "made anew"}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	rounds(t, m, 2)
 	if s := w.states[orders0]; s.State != statemachine.Failed {
@@ -445,7 +449,8 @@ func TestUnlockedWhileDead(t *testing.T) {
 // TestContested: a partition that others take away again and again is given up, with the lock left on.
 func TestContested(t *testing.T) {
 	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001, LeaderEpoch: 20}, lockOn)
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 20}, lockOn)
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
 	m := newManager(t, w, mirrorTopic("orders", ordersID))
 	rounds(t, m, 4)

@@ -221,7 +221,8 @@ func (s *startRun) again(known coordinator.Topic, sourceID protocol.UUID) (done 
 	if known.SourceTopicID != sourceID && !s.req.Overwrite {
 		return false, &admin.Error{Code: kip1279.InconsistentTopicID,
 			Message: fmt.Sprintf("topic %s was deleted and made anew at the source: its id is %s, mirrored was %s",
-				known.Name, sourceID, known.SourceTopicID), Hint: "what is mirrored stays; --overwrite discards it and copies the new topic", Exit: admin.ExitRefused}
+				known.Name, sourceID, known.SourceTopicID),
+			Hint: "what is mirrored stays; --overwrite discards it and copies the new topic", Exit: admin.ExitRefused}
 	}
 	if known.SourceTopicID != sourceID {
 		return false, nil
@@ -351,7 +352,8 @@ func takable(img *kraft.Image, it *kraft.Topic, d kadm.TopicDetail) error {
 	if len(it.Partitions) != len(d.Partitions) {
 		return &admin.Error{Code: 37,
 			Message: fmt.Sprintf("topic %s has %d partitions at the destination and %d at the source", it.Name,
-				len(it.Partitions), len(d.Partitions)), Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
+				len(it.Partitions), len(d.Partitions)),
+			Hint: "add partitions where they are missing, or delete the destination's topic", Exit: admin.ExitRefused}
 	}
 	if v, _ := img.TopicConfig(it.Name, filters.TieredConfig); v == "true" {
 		return &admin.Error{Code: kip1279.InvalidConfig,

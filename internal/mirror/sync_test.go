@@ -270,7 +270,8 @@ func TestAlterOfSingleProperties(t *testing.T) {
 		}
 	}
 	m.cfg.DialRemote = func(coordinator.Mirror) (RemoteAdmin, error) { // a race that is lost every time
-		w.mirrors[0].Config = map[string]string{"bootstrap.servers": "127.0.0.1:1", filters.GroupsExclude: w.mirrors[0].Config[filters.GroupsExclude] + "x"}
+		w.mirrors[0].Config = map[string]string{"bootstrap.servers": "127.0.0.1:1",
+			filters.GroupsExclude: w.mirrors[0].Config[filters.GroupsExclude] + "x"}
 		return nil, nil
 	}
 	var e *admin.Error

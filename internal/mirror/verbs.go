@@ -282,7 +282,8 @@ func (m *Manager) ended(t coordinator.Topic) error {
 
 // LastMirrorEpochs answers the kmirror of another cluster that is to mirror from here: which epoch of its topics' partitions was
 // mirrored last when they were stopped here. Partitions that are not STOPPED, or not known, get -1.
-func (m *Manager) LastMirrorEpochs(_ context.Context, sourceClusterID string, parts []protocol.PartitionID) (map[protocol.PartitionID]int32, error) {
+func (m *Manager) LastMirrorEpochs(_ context.Context, sourceClusterID string,
+	parts []protocol.PartitionID) (map[protocol.PartitionID]int32, error) {
 	if err := m.loaded(); err != nil {
 		return nil, err
 	}

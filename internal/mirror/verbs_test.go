@@ -201,7 +201,8 @@ func TestPauseIsStored(t *testing.T) {
 		t.Errorf("%s, %v", outcomes(got), err)
 	}
 	w.putErr = nil
-	if got, err = m.PauseTopics(t.Context(), req); err != nil || outcomes(got) != "a ok, b ok" || !slices.Equal(w.stored, []string{"put topic a of m"}) {
+	if got, err = m.PauseTopics(t.Context(), req); err != nil || outcomes(got) != "a ok, b ok" ||
+		!slices.Equal(w.stored, []string{"put topic a of m"}) {
 		t.Errorf("%s, %v, wrote %v", outcomes(got), err, w.stored)
 	}
 	select {
@@ -278,7 +279,8 @@ func TestDeleteMirror(t *testing.T) {
 			if got := outcome(m.DeleteMirror(t.Context(), admin.DeleteRequest{Mirror: "m"})); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
-			if want := []string{"delete topic a of m", "delete mirror m"}; tt.want == "ok" && !slices.Equal(w.stored, want) || tt.want != "ok" && len(w.stored) > 0 {
+			if want := []string{"delete topic a of m", "delete mirror m"}; tt.want == "ok" && !slices.Equal(w.stored, want) ||
+				tt.want != "ok" && len(w.stored) > 0 {
 				t.Errorf("wrote %v", w.stored)
 			}
 		})

@@ -87,7 +87,8 @@ func New(c Config) (*Peers, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Peers{cfg: c, quiet: quiet.New(c.Log, refusedEvery, nil), changed: make(chan struct{}), watched: make(chan struct{}, 1), peers: map[string]*peer{}}, nil
+	return &Peers{cfg: c, quiet: quiet.New(c.Log, refusedEvery, nil), changed: make(chan struct{}), watched: make(chan struct{}, 1),
+		peers: map[string]*peer{}}, nil
 }
 
 // Watch replaces the processes to look at.

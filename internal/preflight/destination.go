@@ -34,7 +34,8 @@ func (r *Report) destination(ctx context.Context, c Config) (string, error) {
 		return "", nil
 	}
 	if c.ClusterID != "" && c.ClusterID != meta.Cluster {
-		r.add(Fail, "destination cluster", "correct cluster_id or destination", "brokers are of cluster %s, cluster_id pins %s", meta.Cluster, c.ClusterID)
+		r.add(Fail, "destination cluster", "correct cluster_id or destination", "brokers are of cluster %s, cluster_id pins %s",
+			meta.Cluster, c.ClusterID)
 	} else {
 		r.ok("destination cluster", "%s", meta.Cluster)
 	}
@@ -214,7 +215,8 @@ func (r *Report) kafkaVersion(version string) {
 	case v < 400:
 		r.add(Warn, check, "4.0 to 4.4 are", "%s is not tested", version)
 	case v > 404:
-		r.add(Warn, check, "upgrade kmirror first, then the brokers, and finalize features last", "%s is newer than what this kmirror knows, 4.4", version)
+		r.add(Warn, check, "upgrade kmirror first, then the brokers, and finalize features last",
+			"%s is newer than what this kmirror knows, 4.4", version)
 	default:
 		r.ok(check, "%s is known", version)
 	}

@@ -52,7 +52,8 @@ func TestClientCertificates(t *testing.T) {
 		r.clientCertificates(c, map[string]string{"listener.name.a.ssl.client.auth": "requested"})
 	})
 	wants(t, "requested", got, "warn listener A", "ok listener B")
-	c.Listeners = []Listener{{Name: "A", Protocol: "SSL", Own: true, Asks: true}, {Name: "B", Protocol: "SASL_SSL", Own: true}, {Name: "E", Protocol: "SASL_SSL", Own: true}}
+	c.Listeners = []Listener{{Name: "A", Protocol: "SSL", Own: true, Asks: true}, {Name: "B", Protocol: "SASL_SSL", Own: true},
+		{Name: "E", Protocol: "SASL_SSL", Own: true}}
 	got = report(func(r *Report) {
 		r.clientCertificates(c, map[string]string{"ssl.client.auth": "required", "listener.name.b.ssl.client.auth": "required",
 			"listener.name.e.ssl.client.auth": "requested"})
@@ -103,7 +104,8 @@ func TestNodeIDs(t *testing.T) {
 }
 
 func TestKafkaVersion(t *testing.T) {
-	for version, want := range map[string]string{"4.4.0": "ok", "4.0": "ok", "3.9.1": "warn", "4.5.0": "warn", "5.0.0": "warn", "2.8": "FAIL", "new": "FAIL"} {
+	for version, want := range map[string]string{"4.4.0": "ok", "4.0": "ok", "3.9.1": "warn", "4.5.0": "warn", "5.0.0": "warn",
+		"2.8": "FAIL", "new": "FAIL"} {
 		if got := report(func(r *Report) { r.kafkaVersion(version) }); !strings.HasPrefix(got, want+" kafka version") {
 			t.Errorf("%s: %s", version, got)
 		}

@@ -37,14 +37,19 @@ func TestNext(t *testing.T) {
 		{"kmirror leads", ids(1, 2, 3, 9001), partition{leader: 9001, replicas: all, isr: all}, true, reassign, ids(1, 2, 3)},
 		{"the move is under way", ids(1, 2, 3), partition{leader: 1, replicas: all, isr: ids(1, 2, 3), removing: ids(9001, 9002)}, true, await, nil},
 		{"the move hangs", ids(1, 2), partition{leader: 1, replicas: all, isr: ids(1, 2), removing: ids(9001, 9002)}, true, cancel, nil},
-		{"a guest is being added", ids(1, 2, 3), partition{leader: 1, replicas: ids(9002, 1, 2, 3), isr: ids(1, 2, 3), adding: ids(9002)}, true, cancel, nil},
+		{"a guest is being added", ids(1, 2, 3), partition{leader: 1, replicas: ids(9002, 1, 2, 3), isr: ids(1, 2, 3), adding: ids(9002)},
+			true, cancel, nil},
 		{"done", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2, 3)}, true, free, nil},
 		{"done, and growing", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), adding: ids(3)}, true, free, nil},
-		{"eligible leaders in the way", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2), isr: ids(1, 2), elr: ids(9001)}, true, reassign, ids(2, 1)},
-		{"eligible leaders of a single replica", ids(1, 2, 4), partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true, reassign, ids(1, 4)},
-		{"eligible leaders of a single replica, no other broker", ids(1), partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true, stuck, nil},
+		{"eligible leaders in the way", ids(1, 2, 3), partition{leader: 1, replicas: ids(1, 2), isr: ids(1, 2), elr: ids(9001)}, true,
+			reassign, ids(2, 1)},
+		{"eligible leaders of a single replica", ids(1, 2, 4), partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true,
+			reassign, ids(1, 4)},
+		{"eligible leaders of a single replica, no other broker", ids(1),
+			partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}, true, stuck, nil},
 		{"eligible leaders that don't matter", ids(1, 2), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), elr: ids(3)}, false, free, nil},
-		{"eligible leader that is out of sync", ids(1, 2), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), elr: ids(3)}, true, reassign, ids(1, 2)},
+		{"eligible leader that is out of sync", ids(1, 2), partition{leader: 1, replicas: ids(1, 2, 3), isr: ids(1, 2), elr: ids(3)}, true,
+			reassign, ids(1, 2)},
 		{"no leader", ids(1, 2, 3), partition{leader: -1, replicas: all, elr: ids(9001)}, true, stuck, nil},
 		{"the last in sync is dead", ids(1, 2), partition{leader: -1, replicas: all, isr: ids(3)}, true, stuck, nil},
 	}
@@ -67,7 +72,8 @@ func TestWhy(t *testing.T) {
 	if s := c.why("orders", 1, partition{leader: 1, replicas: ids(1), isr: ids(1), elr: ids(9001)}); !strings.Contains(s, "restart broker 1") {
 		t.Error(s)
 	}
-	if s := c.why("orders", 7, partition{leader: -1, replicas: ids(9001, 1), isr: ids(9001)}); !strings.Contains(s, "UNCLEAN --topic orders --partition 7") {
+	if s := c.why("orders", 7, partition{leader: -1, replicas: ids(9001, 1), isr: ids(9001)}); !strings.Contains(
+		s, "UNCLEAN --topic orders --partition 7") {
 		t.Error(s)
 	}
 }

@@ -113,7 +113,8 @@ func TestTracesWhatIsWanted(t *testing.T) {
 	w.Closed()
 	set(t, tap, nil)
 	text := out.String()
-	for _, part := range []string{"#1 open 1.2.3.4:5 -> CLIENT/9001\n", "#1 > ApiVersions v0 corr=7", "#1 < ApiVersions v0 corr=7", "#1 close\n", "API, 1 connections"} {
+	for _, part := range []string{"#1 open 1.2.3.4:5 -> CLIENT/9001\n", "#1 > ApiVersions v0 corr=7", "#1 < ApiVersions v0 corr=7",
+		"#1 close\n", "API, 1 connections"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
 		}
@@ -148,7 +149,8 @@ func TestSettingsChange(t *testing.T) {
 	w.Closed()
 	w.Closed()
 	set(t, tap, nil)
-	if text := first.String(); !strings.Contains(text, "> ApiVersions") || strings.Contains(text, "< ApiVersions") || !strings.Contains(text, "API, 1 connections") {
+	if text := first.String(); !strings.Contains(text, "> ApiVersions") || strings.Contains(text, "< ApiVersions") ||
+		!strings.Contains(text, "API, 1 connections") {
 		t.Errorf("first:\n%s", text)
 	}
 	if text := second.String(); !strings.Contains(text, "< ApiVersions v0 corr=1") || !first.closed {
