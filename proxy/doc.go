@@ -22,4 +22,10 @@
 //   - Gateway. A Gateway's connections belong to one broker, with which they end. Their replies are streamed like all others, except those
 //     that can name a broker's address; of a reply with records only the end is looked at, and of a large one, whose size is with the client
 //     by then, addresses are blanked in place.
+//   - Memory. What requests hold is counted over all connections and bounded (see Memory): a connection for which there is no room waits,
+//     and a client that sends slowly meanwhile is cut off, so that a few can't stop all.
+//   - Peers. A broker that is known by its certificate can't be shown to another broker, so a listener's Peer judges it, and what it asks
+//     beyond replication goes on under our certificate.
+//
+// docs/architecture.md says what is in which file.
 package proxy

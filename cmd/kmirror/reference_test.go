@@ -2,7 +2,10 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +35,54 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
+}
+
+// TestDocuments: what links within the documents lead to is there, and README.md names every document and every target of the Makefile.
+func TestDocuments(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	const readme = "../../README.md"
+	var (
+		link    = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+		heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+		dropped = regexp.MustCompile(`[^a-z0-9 -]`)
+		phony   = regexp.MustCompile(`(?m)^\.PHONY: (.*)$`)
+	)
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+	for _, file := range append(files, readme) {
+		for _, m := range link.FindAllStringSubmatch(read(file), -1) {
+			target := file
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(file), m[1])
+			}
+			var anchors []string
+			for _, h := range heading.FindAllStringSubmatch(read(target), -1) {
+				anchors = append(anchors, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-"))
+			}
+			if m[2] != "" && !slices.Contains(anchors, m[2]) {
+				t.Errorf("%s: %s has no heading #%s", file, target, m[2])
+			}
+		}
+	}
+	front := read(readme)
+	for _, file := range files {
+		if !strings.Contains(front, "](docs/"+filepath.Base(file)+")") {
+			t.Errorf("%s does not name %s", readme, file)
+		}
+	}
+	for _, target := range strings.Fields(phony.FindStringSubmatch(read("../../Makefile"))[1]) {
+		if !strings.Contains(front, "`"+target+"`") {
+			t.Errorf("%s does not name make %s", readme, target)
+		}
+	}
 }
 
 // TestMirrorKeysAreKnown: a property of a mirror that has an effect is not warned of, one with a typo is.
