@@ -222,38 +222,43 @@ func TestNodeAddressedRequests(t *testing.T) {
 	}
 }
 
+// configScript answers requests about configs with their resources, without an error.
+func configScript(t *testing.T) func(protocol.RequestHeader, []byte) kmsg.Response {
+	return func(h protocol.RequestHeader, body []byte) kmsg.Response {
+		decoded, err := protocol.DecodeRequest(h, body)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		switch req := decoded.(type) {
+		case *kmsg.DescribeConfigsRequest:
+			resp := kmsg.NewPtrDescribeConfigsResponse()
+			for _, r := range req.Resources {
+				out := kmsg.NewDescribeConfigsResponseResource()
+				out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+				resp.Resources = append(resp.Resources, out)
+			}
+			return resp
+		case *kmsg.IncrementalAlterConfigsRequest:
+			resp := kmsg.NewPtrIncrementalAlterConfigsResponse()
+			for _, r := range req.Resources {
+				out := kmsg.NewIncrementalAlterConfigsResponseResource()
+				out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
+				resp.Resources = append(resp.Resources, out)
+			}
+			return resp
+		}
+		return echo(h)
+	}
+}
+
 func TestConfigsOfNodesAndTopics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *world, cfg *Config) {
 		cfg.NodeConfig = func(int32) map[string]string { return map[string]string{"b": "2", "a": "1"} }
 	})
 	for _, b := range w.brokers {
-		b.on(func(h protocol.RequestHeader, body []byte) kmsg.Response {
-			decoded, err := protocol.DecodeRequest(h, body)
-			if err != nil {
-				t.Error(err)
-				return nil
-			}
-			switch req := decoded.(type) {
-			case *kmsg.DescribeConfigsRequest:
-				resp := kmsg.NewPtrDescribeConfigsResponse()
-				for _, r := range req.Resources {
-					out := kmsg.NewDescribeConfigsResponseResource()
-					out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-					resp.Resources = append(resp.Resources, out)
-				}
-				return resp
-			case *kmsg.IncrementalAlterConfigsRequest:
-				resp := kmsg.NewPtrIncrementalAlterConfigsResponse()
-				for _, r := range req.Resources {
-					out := kmsg.NewIncrementalAlterConfigsResponseResource()
-					out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-					resp.Resources = append(resp.Resources, out)
-				}
-				return resp
-			}
-			return echo(h)
-		})
+		b.on(configScript(t))
 	}
 	c := w.dial()
 	c.send(1, metadataRequest()) // in flight while the merged request asks upstream

@@ -145,7 +145,18 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 			}
 		}
 	}
-	reason, hint := p.machine.Reason, p.machine.Hint
+	if !led && p.work.lme >= 0 {
+		i.LastMirroredEpoch = known(p.work.lme)
+	}
+	if reason, hint := m.reason(p, st, led, locked); reason != "" {
+		i.Error, i.Hint = &reason, &hint
+	}
+	return i
+}
+
+// reason is what is the matter with a partition, and what to do; empty when nothing is. Called with m.mu held.
+func (m *Manager) reason(p *part, st replica.Status, led, locked bool) (reason, hint string) {
+	reason, hint = p.machine.Reason, p.machine.Hint
 	if reason == "" && led && st.Err != nil {
 		reason, hint = st.Err.Error(), hintFor(st.Err)
 	}
@@ -154,9 +165,6 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 	}
 	if why := m.lastErr[lockTask(p.topic.Name)]; reason == "" && !locked && why != "" {
 		reason, hint = why, "it is tried again by itself"
-	}
-	if !led && p.work.lme >= 0 {
-		i.LastMirroredEpoch = known(p.work.lme)
 	}
 	if p.machine.State == statemachine.Stopping && p.machine.Stop == statemachine.StopTailed && m.groupsFirst(p.topic) {
 		reason, hint = "waits for the last sync of groups", "describe shows whether it can be done; failover goes on without"
@@ -174,10 +182,7 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 			hint = "its groups are where the last round found them: look at their offsets before applications go on"
 		}
 	}
-	if reason != "" {
-		i.Error, i.Hint = &reason, &hint
-	}
-	return i
+	return reason, hint
 }
 
 // stopReason says what a stop waits for, where one of its tasks has said so. Called with m.mu held.
