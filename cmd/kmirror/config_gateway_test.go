@@ -71,10 +71,7 @@ func TestGatewayConfigProblems(t *testing.T) {
 
 // A gateway shows the listener's certificate unless it has its own, and says when clients are going to refuse it.
 func TestGatewayCertificate(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	cfg := secureConfig(t, sec, "localhost")
 	own, key, err := sec.Certificate("own")
 	if err != nil {
@@ -108,10 +105,7 @@ gateway:
 `
 
 func TestGatewayNames(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	certificate, key, err := sec.Certificate("all", "*.kafka.example.com")
 	if err != nil {
 		t.Fatal(err)

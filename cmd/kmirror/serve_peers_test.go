@@ -27,10 +27,7 @@ listeners:
 }
 
 func TestBrokersProveWhoTheyAre(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	certificate, key, err := sec.Certificate("kmirror")
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +69,7 @@ func TestBrokersProveWhoTheyAre(t *testing.T) {
 
 // TestPeerListeners: sockets know whom they are for, and what is sent on for a broker carries the certificate of the replication client.
 func TestPeerListeners(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	certificate, key, err := sec.Certificate("kmirror")
 	if err != nil {
 		t.Fatal(err)
@@ -123,10 +117,7 @@ func TestPeerListeners(t *testing.T) {
 
 // TestAllowed: a certificate is as good as its principal.
 func TestAllowed(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	conf, err := sec.PeerTLS("broker")
 	if err != nil {
 		t.Fatal(err)

@@ -36,10 +36,7 @@ listeners: [{name: A, bind: "127.0.0.1:0", advertised: "%s:9092", protocol: SASL
 }
 
 func TestCertificateNotes(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	for _, c := range []struct {
 		host string
 		days int // from now
@@ -68,10 +65,7 @@ func TestCertificateNotes(t *testing.T) {
 
 // Forwarded connections trust what destination.client trusts, also where that has no TLS itself, and show nobody our certificate.
 func TestUpstreamTLS(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	conf, err := secureConfig(t, sec, "localhost").upstreamTLS()
 	if err != nil || conf.RootCAs == nil || len(conf.Certificates) != 0 || conf.GetClientCertificate != nil {
 		t.Errorf("got %+v, %v", conf, err)
@@ -110,14 +104,8 @@ func TestListenersSpeakAsTheBrokersDo(t *testing.T) {
 }
 
 func TestAdminNotes(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
+	other := testkafka.NewSecurity(t)
 	certificate, key, err := sec.Certificate("km1")
 	if err != nil {
 		t.Fatal(err)

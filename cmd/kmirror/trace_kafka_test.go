@@ -53,10 +53,7 @@ func TestTraceOfARealBroker(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a broker")
 	}
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	props, err := sec.WriteProperties("trace", sec.Properties(testkafka.AdminUser))
 	if err != nil {
 		t.Fatal(err)

@@ -119,14 +119,8 @@ func echoOverTLS(t *testing.T, sec *testkafka.Security) (address string) {
 
 // TestTraceOverTLS: the leg to the broker is TLS and checks the broker's certificate; the client's is plain.
 func TestTraceOverTLS(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
+	other := testkafka.NewSecurity(t)
 	broker := echoOverTLS(t, sec)
 	for ca, good := range map[string]bool{sec.CA(): true, other.CA(): false} {
 		props := filepath.Join(t.TempDir(), "broker.properties")

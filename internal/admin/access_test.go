@@ -29,10 +29,7 @@ type guarded struct {
 
 func serveGuarded(t *testing.T, f *fake) *guarded {
 	t.Helper()
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	g := &guarded{sec: sec}
 	conf, err := clientconf.ServerTLS(g.files(t, "km1"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -129,10 +126,7 @@ func TestOnlyThoseInAllowAreServed(t *testing.T) {
 
 func TestWhoIsNotKnownIsTold(t *testing.T) {
 	g := serveGuarded(t, &fake{})
-	other, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testkafka.NewSecurity(t)
 	certificate, key, err := other.Certificate("sre")
 	if err != nil {
 		t.Fatal(err)

@@ -29,10 +29,7 @@ func TestAdminSecured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	g := &guarded{sec: sec, src: testkafka.Start(t, testkafka.Options{Name: "src"}), dst: testkafka.Start(t, testkafka.Options{Name: "dst"})}
 	g.a, g.b = makeShim(t, g.dst, 9001, ""), makeShim(t, g.dst, 9003, "")
 	g.guard(t, g.a, "km-a", "sre", "km-b")

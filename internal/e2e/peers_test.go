@@ -30,10 +30,7 @@ func TestPeers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	b := &peersBed{sec: sec, src: testkafka.Start(t, testkafka.Options{Name: "src"}),
 		dst: testkafka.Start(t, sec.Mutual(testkafka.Options{Name: "dst", Brokers: 2, Combined: 1}))}
 	addUsers(t, b.dst, kmirrorUser)
@@ -125,10 +122,7 @@ func (b *peersBed) nobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testkafka.NewSecurity(t)
 	foreign, err := other.PeerTLS("brokers")
 	if err != nil {
 		t.Fatal(err)
@@ -217,10 +211,7 @@ func TestClientsWithCertificates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	const l = "listener.name.external.ssl."
 	dst := testkafka.Start(t, sec.Secure(testkafka.Options{Name: "dst", Listeners: []string{"CLIENT", "EXTERNAL", "REPL"},
 		Properties: map[string]string{l + "client.auth": "required", l + "truststore.type": "PEM", l + "truststore.location": sec.CA()}}))
@@ -257,10 +248,7 @@ func TestPeersAmongClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	store, err := sec.Store("broker")
 	if err != nil {
 		t.Fatal(err)

@@ -44,10 +44,7 @@ func securePair(t *testing.T) (src, dst *testkafka.Cluster) {
 
 func secureCluster(t *testing.T, o testkafka.Options, user, rights string) *testkafka.Cluster {
 	t.Helper()
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	c := testkafka.Start(t, sec.Secure(o))
 	addUsers(t, c, user)
 	grant(t, c, user, documented(t, rights)...)

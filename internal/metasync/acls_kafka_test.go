@@ -43,15 +43,13 @@ type aclWorld struct {
 }
 
 func newACLWorld(t *testing.T) *aclWorld {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	w := &aclWorld{whole: t, t: t, sec: sec, clients: map[string]*kgo.Client{},
 		src:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "src", Version: testkafka.Previous})),
 		dst:   testkafka.Start(t, sec.Secure(testkafka.Options{Name: "dst"})),
 		store: &memory{mirrors: map[string]coordinator.Mirror{"m": {Name: "m"}}}}
 	bare := testkafka.Start(t, testkafka.Options{Name: "bare"})
+	var err error
 	if w.bare, err = kgo.NewClient(bare.Opts()...); err != nil {
 		t.Fatal(err)
 	}

@@ -28,10 +28,7 @@ func (rememberer) LastMirrorEpochs(_ context.Context, cluster string, parts []pr
 
 // A mirror asks the kmirror of its source by certificate, with properties of the mirror.
 func TestSourceIsAskedByCertificate(t *testing.T) {
-	sec, err := testkafka.NewSecurity(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sec := testkafka.NewSecurity(t)
 	certificate, key, err := sec.Certificate("km")
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -43,8 +44,17 @@ type Security struct {
 	ca  *authority
 }
 
-// NewSecurity makes an authority and a certificate for brokers on this host. All files are written below dir, which must exist.
-func NewSecurity(dir string) (*Security, error) {
+// NewSecurity makes an authority and a certificate for brokers on this host, or fails the test. All files go with the test.
+func NewSecurity(tb testing.TB) *Security {
+	tb.Helper()
+	s, err := newSecurity(tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func newSecurity(dir string) (*Security, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err

@@ -23,8 +23,7 @@ func TestSecureCluster(t *testing.T) {
 }
 
 func secureCluster(t *testing.T, o Options) {
-	sec, err := NewSecurity(t.TempDir())
-	must(t, err)
+	sec := NewSecurity(t)
 	o.Name = "secure"
 	c := Start(t, sec.Secure(o))
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
@@ -74,8 +73,7 @@ func secureCluster(t *testing.T, o Options) {
 }
 
 func TestCertificateIsRenewed(t *testing.T) {
-	sec, err := NewSecurity(t.TempDir())
-	must(t, err)
+	sec := NewSecurity(t)
 	var texts []string
 	for range 2 {
 		certificate, key, err := sec.Certificate("x")
