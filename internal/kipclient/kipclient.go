@@ -164,7 +164,7 @@ func element(f Field) (Field, bool) {
 // size is of integers in bytes, 0 for other types.
 func size(typ string) int { return map[string]int{"int8": 1, "int16": 2, "int32": 4, "int64": 8}[typ] }
 
-// Default is the value of a field that is left out.
+// defaultValue is the value of a field that is left out.
 func (f Field) defaultValue() any {
 	text := ""
 	if f.Default != nil {

@@ -33,7 +33,11 @@ var rules = map[string][]string{
 }
 
 // testOnly folders start programs, or are the other side of a wire, and must not reach the server by way of another package.
-var testOnly = map[string][]string{"internal/testkafka": {"cmd", "bench", "internal/e2e"}, "internal/kipclient": {"internal/e2e"}}
+var testOnly = map[string][]string{
+	"internal/testkafka":       {"cmd", "bench", "internal/e2e"},
+	"internal/kipclient":       {"internal/e2e"},
+	"internal/trace/tracetest": nil,
+}
 
 type pkg struct {
 	ImportPath string
@@ -64,6 +68,7 @@ func TestViolationsAreFound(t *testing.T) {
 		{"kmirror/internal/mirror", "kmirror/fetch", true},
 		{"kmirror/internal/replica", "kmirror/internal/mirror", true},
 		{"kmirror/internal/mirror", "kmirror/internal/testkafka", true},
+		{"kmirror/internal/trace/tap", "kmirror/internal/trace/tracetest", true},
 		{"kmirror/cmd/kmirror", "kmirror/internal/testkafka", false},
 		{"kmirror/fetcher", "fmt", true},
 	}

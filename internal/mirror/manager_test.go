@@ -187,16 +187,21 @@ func TestStoreAheadOfImage(t *testing.T) {
 	}
 }
 
-// TestForeignHands: a standby id that others removed comes back, and so does leadership that they took; both are counted.
-func TestForeignHands(t *testing.T) {
-	w := newWorld()
+// mirroring is a world with a locked topic of which we lead the partition, at rest. Changes by foreign hands are counted.
+func mirroring(t *testing.T) (w *world, m *Manager, foreign *int) {
+	w, foreign = newWorld(), new(int)
 	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
 		LeaderEpoch: 20}, lockOn)
 	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
-	m := newManager(t, w, mirrorTopic("orders", ordersID))
-	foreign := 0
-	m.cfg.OnForeign = func() { foreign++ }
+	m = newManager(t, w, mirrorTopic("orders", ordersID))
+	m.cfg.OnForeign = func() { *foreign++ }
 	rounds(t, m, 4)
+	return w, m, foreign
+}
+
+// TestForeignHands: a standby id that others removed comes back, and so does leadership that they took; both are counted.
+func TestForeignHands(t *testing.T) {
+	w, m, foreign := mirroring(t)
 	w.change("orders", func(p *kraft.Partition) { p.Replicas, p.ISR = []int32{9001, 1, 2, 3}, []int32{9001, 1, 2, 3} })
 	rounds(t, m, 3)
 	if p := w.Image().Partition(orders0); !slices.Contains(p.Replicas, 9002) {
@@ -207,21 +212,14 @@ func TestForeignHands(t *testing.T) {
 	if p := w.Image().Partition(orders0); p.Leader != 9001 {
 		t.Errorf("leader %d: leadership was not taken back", p.Leader)
 	}
-	if foreign != 2 {
-		t.Errorf("%d foreign changes counted, want 2", foreign)
+	if *foreign != 2 {
+		t.Errorf("%d foreign changes counted, want 2", *foreign)
 	}
 }
 
 // TestFencedByItself: who has fenced itself asks for nothing that it can't have, says why, and holds nobody for a foreign hand.
 func TestFencedByItself(t *testing.T) {
-	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
-		LeaderEpoch: 20}, lockOn)
-	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
-	m := newManager(t, w, mirrorTopic("orders", ordersID))
-	foreign := 0
-	m.cfg.OnForeign = func() { foreign++ }
-	rounds(t, m, 4)
+	w, m, foreign := mirroring(t)
 	w.fenced = true
 	w.change("orders", func(p *kraft.Partition) { p.Leader, p.ISR, p.LeaderEpoch = 1, []int32{1, 2, 3}, p.LeaderEpoch+1 })
 	lists := len(w.lists)
@@ -231,13 +229,13 @@ func TestFencedByItself(t *testing.T) {
 	if err != nil || len(parts) != 1 || parts[0].Error == nil || !strings.Contains(*parts[0].Error, "has fenced itself") {
 		t.Errorf("described as %+v, %v", parts, err)
 	}
-	if p := w.Image().Partition(orders0); p.Leader != 1 || len(w.lists) != lists || foreign != 0 {
-		t.Errorf("leader %d, %d lists set, %d foreign changes", p.Leader, len(w.lists)-lists, foreign)
+	if p := w.Image().Partition(orders0); p.Leader != 1 || len(w.lists) != lists || *foreign != 0 {
+		t.Errorf("leader %d, %d lists set, %d foreign changes", p.Leader, len(w.lists)-lists, *foreign)
 	}
 	w.fenced = false
 	rounds(t, m, 3)
-	if p := w.Image().Partition(orders0); p.Leader != 9001 || foreign != 0 {
-		t.Errorf("leader %d afterwards, %d foreign changes", p.Leader, foreign)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 || *foreign != 0 {
+		t.Errorf("leader %d afterwards, %d foreign changes", p.Leader, *foreign)
 	}
 }
 

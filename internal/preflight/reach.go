@@ -56,14 +56,13 @@ func reachBroker(ctx context.Context, c Config, b *kraft.Broker, listener string
 		addr := net.JoinHostPort(e.Host, strconv.Itoa(int(e.Port)))
 		ctx, cancel := context.WithTimeout(ctx, dialLimit)
 		defer cancel()
-		nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err == nil && e.TLS() && c.UpstreamTLS != nil {
-			conf := c.UpstreamTLS.Clone()
-			if conf.ServerName == "" {
-				conf.ServerName = e.Host
-			}
-			err = tls.Client(nc, conf).HandshakeContext(ctx)
+		var dialer interface {
+			DialContext(ctx context.Context, network, addr string) (net.Conn, error)
+		} = new(net.Dialer)
+		if e.TLS() && c.UpstreamTLS != nil {
+			dialer = &tls.Dialer{Config: c.UpstreamTLS} // which asks for the certificate of the host, if the configuration names no other
 		}
+		nc, err := dialer.DialContext(ctx, "tcp", addr)
 		if nc != nil {
 			nc.Close()
 		}

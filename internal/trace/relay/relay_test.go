@@ -19,47 +19,21 @@ import (
 
 	"kmirror/internal/trace"
 	"kmirror/internal/trace/queue"
+	"kmirror/internal/trace/tracetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// output collects what is printed; with blocked set it takes nothing until that is closed.
-type output struct {
-	blocked chan struct{}
-	err     error
-
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	if o.blocked != nil {
-		<-o.blocked
-	}
-	if o.err != nil {
-		return 0, o.err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
 
 // world is a relay in front of a server.
 type world struct {
 	t       *testing.T
 	address string
-	out     *output
+	out     *tracetest.Output
 	stop    func() error
 }
 
 // start runs a relay in front of a server that handles each connection by serve.
-func start(t *testing.T, out *output, serve func(net.Conn), change func(*Config)) *world {
+func start(t *testing.T, out *tracetest.Output, serve func(net.Conn), change func(*Config)) *world {
 	t.Helper()
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -171,7 +145,7 @@ func TestBytesPassUntouched(t *testing.T) {
 		"a frame above the limit, then requests": append(large, kafka...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := start(t, &output{}, echo, func(c *Config) { c.MaxFrame = 1 << 18 })
+			w := start(t, &tracetest.Output{}, echo, func(c *Config) { c.MaxFrame = 1 << 18 })
 			c := w.dial()
 			var sending sync.WaitGroup
 			sending.Go(func() {
@@ -192,7 +166,7 @@ func TestBytesPassUntouched(t *testing.T) {
 
 // TestSlowOutput: traffic goes on while nothing is written, memory is bounded, and the gap is told.
 func TestSlowOutput(t *testing.T) {
-	out := &output{blocked: make(chan struct{})}
+	out := &tracetest.Output{Blocked: make(chan struct{})}
 	w := start(t, out, answerAll, func(c *Config) { c.Memory = 1 << 20 })
 	c := w.dial()
 	const n = queue.Length // twice as many messages as there is room for
@@ -203,7 +177,7 @@ func TestSlowOutput(t *testing.T) {
 		t.Errorf("not all is answered while the output is blocked: %v", err)
 	}
 	sending.Wait()
-	close(out.blocked)
+	close(out.Blocked)
 	c.Close()
 	if err := w.stop(); err != nil {
 		t.Fatal(err)
@@ -220,7 +194,7 @@ func TestSlowOutput(t *testing.T) {
 // TestOutputFails: traffic goes on, and Run says it at the end.
 func TestOutputFails(t *testing.T) {
 	broken := errors.New("disk full")
-	w := start(t, &output{err: broken}, answerAll, nil)
+	w := start(t, &tracetest.Output{Err: broken}, answerAll, nil)
 	c := w.dial()
 	for i := range uint32(100) {
 		ask(t, c, i)
@@ -233,7 +207,7 @@ func TestOutputFails(t *testing.T) {
 // TestDrain: what is in flight when Run is to end is answered, and no further request read (kroxylicious #4493).
 func TestDrain(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
-	w := start(t, &output{}, func(c net.Conn) {
+	w := start(t, &tracetest.Output{}, func(c net.Conn) {
 		b := make([]byte, 14)
 		if _, err := io.ReadFull(c, b); err != nil {
 			return
@@ -269,7 +243,7 @@ func TestDrain(t *testing.T) {
 
 // TestDrainHasAnEnd: a request that is not answered is cut off.
 func TestDrainHasAnEnd(t *testing.T) {
-	w := start(t, &output{}, func(c net.Conn) { io.Copy(io.Discard, c) }, func(c *Config) { c.Drain = 50 * time.Millisecond })
+	w := start(t, &tracetest.Output{}, func(c net.Conn) { io.Copy(io.Discard, c) }, func(c *Config) { c.Drain = 50 * time.Millisecond })
 	c := w.dial()
 	if _, err := c.Write(request(5)); err != nil {
 		t.Fatal(err)
@@ -286,7 +260,7 @@ func TestDrainHasAnEnd(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	w := start(t, &output{}, answerAll, func(c *Config) { c.MaxConnections = 2 })
+	w := start(t, &tracetest.Output{}, answerAll, func(c *Config) { c.MaxConnections = 2 })
 	first, second := w.dial(), w.dial()
 	ask(t, first, 1)
 	ask(t, second, 1)
@@ -297,7 +271,7 @@ func TestConnectionLimit(t *testing.T) {
 }
 
 func TestServerThatIsNotThere(t *testing.T) {
-	out := &output{}
+	out := &tracetest.Output{}
 	w := start(t, out, answerAll, func(c *Config) {
 		c.Dial = func(context.Context) (net.Conn, error) { return nil, errors.New("connection refused") }
 	})
@@ -314,7 +288,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 
 // TestManyConnections at a time keep their answers apart.
 func TestManyConnections(t *testing.T) {
-	out := &output{}
+	out := &tracetest.Output{}
 	w := start(t, out, answerAll, nil)
 	var all sync.WaitGroup
 	for i := range uint32(30) {

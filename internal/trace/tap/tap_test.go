@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,36 +15,15 @@ import (
 
 	"kmirror/internal/trace"
 	"kmirror/internal/trace/queue"
+	"kmirror/internal/trace/tracetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// output collects what is written; with blocked set it takes nothing until that is closed.
+// output tells whether it was closed.
 type output struct {
-	blocked chan struct{}
-	err     error
-	closed  bool
-
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	if o.blocked != nil {
-		<-o.blocked
-	}
-	if o.err != nil {
-		return 0, o.err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
+	tracetest.Output
+	closed bool
 }
 
 func settings(o *output) *Settings {
@@ -163,7 +141,7 @@ func TestSettingsChange(t *testing.T) {
 
 // TestSlowOutput: whatever the output does, nobody who is traced waits for it, memory is bounded, and the gap is told.
 func TestSlowOutput(t *testing.T) {
-	tap, out := newTap(t), &output{blocked: make(chan struct{})}
+	tap, out := newTap(t), &output{Output: tracetest.Output{Blocked: make(chan struct{})}}
 	set(t, tap, settings(out))
 	w := tap.Open(Server{Listener: "CLIENT"}, "c")
 	for i := range 2 * queue.Length {
@@ -173,7 +151,7 @@ func TestSlowOutput(t *testing.T) {
 	if left := tap.budget.Left(); left < 0 {
 		t.Errorf("the budget is overdrawn: %d", left)
 	}
-	close(out.blocked)
+	close(out.Blocked)
 	w.Closed()
 	set(t, tap, nil)
 	if text := out.String(); !strings.Contains(text, "messages are missing here: the output is slower than the traffic") {
@@ -185,14 +163,14 @@ func TestSlowOutput(t *testing.T) {
 
 // TestOutputFails: it is known, and the next settings begin anew.
 func TestOutputFails(t *testing.T) {
-	tap, broken, out := newTap(t), &output{err: errors.New("disk full")}, &output{}
+	tap, broken, out := newTap(t), &output{Output: tracetest.Output{Err: errors.New("disk full")}}, &output{}
 	set(t, tap, settings(broken))
 	w := tap.Open(Server{Listener: "CLIENT"}, "c")
 	for i := 0; !tap.Failed(); i++ {
 		w.Received(request(i))
 		w.Sent(response(i))
 	}
-	if err := tap.Set(settings(out)); !errors.Is(err, broken.err) {
+	if err := tap.Set(settings(out)); !errors.Is(err, broken.Err) {
 		t.Errorf("the end of the first says %v", err)
 	}
 	w.Received(request(-1))
