@@ -95,6 +95,35 @@ func (d delays) String() string {
 	return fmt.Sprintf("%.1f / %.1f / %.1f (%d records)", d.q(0.5), d.q(0.99), d[len(d)-1], len(d))
 }
 
+// sender notes when each of its records was acknowledged.
+type sender struct {
+	mu     sync.Mutex
+	acked  []time.Time
+	failed error
+}
+
+// run sends a record for each place in acked, perSecond of them a second, with its number in front.
+func (s *sender) run(ctx context.Context, prod *kgo.Client, topic string) {
+	tick := time.NewTicker(time.Second / perSecond * 10)
+	defer tick.Stop()
+	total := len(s.acked)
+	for i := 0; i < total && ctx.Err() == nil; i += 10 {
+		<-tick.C
+		for n := i; n < min(i+10, total); n++ {
+			v := make([]byte, 1000)
+			binary.BigEndian.PutUint64(v, uint64(n))
+			prod.Produce(ctx, &kgo.Record{Topic: topic, Value: v}, func(_ *kgo.Record, err error) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.acked[n] = time.Now()
+				if err != nil {
+					s.failed = err
+				}
+			})
+		}
+	}
+}
+
 // stream produces at one cluster, consumes at another, and returns the delays after the warm-up. Every record must arrive.
 func stream(ctx context.Context, from, to *testkafka.Cluster, topic string, partitions int, d time.Duration) (delays, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+time.Minute)
@@ -115,29 +144,9 @@ func stream(ctx context.Context, from, to *testkafka.Cluster, topic string, part
 	}
 	defer prod.Close()
 	total := int(d.Seconds() * perSecond)
-	var mu sync.Mutex
-	acked, seen := make([]time.Time, total), make([]time.Time, total)
-	var failed error
+	sent, seen := sender{acked: make([]time.Time, total)}, make([]time.Time, total)
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(time.Second / perSecond * 10)
-		defer tick.Stop()
-		for i := 0; i < total && ctx.Err() == nil; i += 10 {
-			<-tick.C
-			for n := i; n < min(i+10, total); n++ {
-				v := make([]byte, 1000)
-				binary.BigEndian.PutUint64(v, uint64(n))
-				prod.Produce(ctx, &kgo.Record{Topic: topic, Value: v}, func(_ *kgo.Record, err error) {
-					mu.Lock()
-					defer mu.Unlock()
-					acked[n] = time.Now()
-					if err != nil {
-						failed = err
-					}
-				})
-			}
-		}
-	})
+	wg.Go(func() { sent.run(ctx, prod, topic) })
 	for got := 0; got < total; {
 		fs := cons.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
@@ -154,14 +163,14 @@ func stream(ctx context.Context, from, to *testkafka.Cluster, topic string, part
 	if err := prod.Flush(ctx); err != nil {
 		return nil, err
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if failed != nil {
-		return nil, failed
+	sent.mu.Lock()
+	defer sent.mu.Unlock()
+	if sent.failed != nil {
+		return nil, sent.failed
 	}
 	var out delays
 	for i := int(warmUp.Seconds() * perSecond); i < total; i++ {
-		out = append(out, max(0, float64(seen[i].Sub(acked[i]).Microseconds())/1000))
+		out = append(out, max(0, float64(seen[i].Sub(sent.acked[i]).Microseconds())/1000))
 	}
 	slices.Sort(out)
 	return out, nil
