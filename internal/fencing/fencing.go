@@ -74,6 +74,8 @@ type Judge struct {
 	log    *slog.Logger
 	fenced atomic.Bool
 	state  hysteresis
+	// answered has the listeners that were found ill or well, and whether a broker ever answered there. Run's.
+	answered map[string]bool
 	// troubled: the last round that said something found a listener without a broker. Run's.
 	troubled bool
 }
@@ -95,7 +97,7 @@ func New(cfg Config) (*Judge, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Judge{cfg: cfg, log: cfg.Log.With("component", "fencing"), state: hysteresis{after: cfg.After}}, nil
+	return &Judge{cfg: cfg, log: cfg.Log.With("component", "fencing"), state: hysteresis{after: cfg.After}, answered: map[string]bool{}}, nil
 }
 
 // Fenced reports whether the process is fenced by this judge. A nil Judge never fences.
@@ -142,11 +144,30 @@ func (j *Judge) look(ctx context.Context) (f finding) {
 		return finding{}
 	}
 	for i, v := range found {
-		if f.verdict = max(f.verdict, v); v == ill {
+		if v = j.known(j.cfg.Listeners[i], v, reasons[i]); v == ill {
 			f.listeners, f.reasons = append(f.listeners, j.cfg.Listeners[i]), append(f.reasons, reasons[i])
 		}
+		f.verdict = max(f.verdict, v)
 	}
 	return f
+}
+
+// known leaves out listeners on which no broker has answered since the start: one that this host is not meant to reach, such as the
+// brokers' outer addresses, would have the process fenced for good, and nothing mirrored.
+func (j *Judge) known(listener string, v verdict, reason string) verdict {
+	answered, tried := j.answered[listener]
+	switch {
+	case v == well:
+		j.answered[listener] = true
+	case v == ill && !answered:
+		if !tried {
+			j.answered[listener] = false
+			j.log.Warn("no broker has answered on a listener since the start: clients that choose this process there can't be served, and it does "+
+				"not fence itself for that", "reason", reason, "hint", "see whether this host is meant to reach the brokers there")
+		}
+		return unknown
+	}
+	return v
 }
 
 // try asks one broker of a listener, and the others when that one fails or takes its time. One that answers will do.

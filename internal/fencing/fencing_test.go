@@ -203,6 +203,7 @@ func TestFencesForNothingLess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			judged(t, func(w *world, _ *Judge, log *bytes.Buffer) {
+				pass(3 * time.Second) // all is well at first
 				begin(w)
 				pass(2 * time.Minute)
 				if len(w.snap().fences) > 0 {
@@ -231,6 +232,7 @@ func TestStoppedProcess(t *testing.T) {
 // TestFenceStaysWhileNothingIsKnown: the fence outlasts that nothing can be tried, and ends for a stop.
 func TestFenceStaysWhileNothingIsKnown(t *testing.T) {
 	judged(t, func(w *world, _ *Judge, log *bytes.Buffer) {
+		pass(3 * time.Second)
 		w.all("CLIENT", errRefused)
 		pass(15 * time.Second)
 		w.set(func() { w.order = nil })
@@ -251,9 +253,28 @@ func TestFenceStaysWhileNothingIsKnown(t *testing.T) {
 	})
 }
 
+// TestNeverServed: a listener on which no broker ever answered is told of once and is no reason; one that answered is from then on.
+func TestNeverServed(t *testing.T) {
+	judged(t, func(w *world, _ *Judge, log *bytes.Buffer) {
+		w.all("OUTSIDE", errRefused)
+		pass(2 * time.Minute)
+		if n := strings.Count(log.String(), "no broker has answered on a listener since the start"); n != 1 || len(w.snap().fences) > 0 {
+			t.Errorf("%d lines, fenced at %v\n%s", n, w.snap().fences, log)
+		}
+		w.all("OUTSIDE", nil)
+		pass(3 * time.Second)
+		w.all("OUTSIDE", errRefused)
+		pass(15 * time.Second)
+		if !w.snap().fenced {
+			t.Error("not fenced for a listener that did answer")
+		}
+	})
+}
+
 // TestDoesNotFlap: a path that breaks again and again keeps the process fenced for longer and longer, and is forgiven with time.
 func TestDoesNotFlap(t *testing.T) {
 	judged(t, func(w *world, _ *Judge, _ *bytes.Buffer) {
+		pass(3 * time.Second)
 		fenced := func(broken, healed time.Duration) (changes int) {
 			before := len(w.snap().fences)
 			w.all("CLIENT", errRefused)

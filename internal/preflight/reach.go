@@ -42,7 +42,7 @@ func (r *Report) reach(ctx context.Context, c Config, real []*kraft.Broker) {
 		case first != nil:
 			r.add(Warn, check, "open the way from this host to what the brokers advertise, and let destination.client trust their certificates; "+
 				"with fence_after: 0s kmirror goes on without",
-				"none of %d brokers is reached, so clients would not be served and kmirror would fence itself: %v", tried, first)
+				"none of %d brokers is reached, so clients would not be served there: %v", tried, first)
 		}
 	}
 }
