@@ -40,8 +40,7 @@ func (r *Report) reach(ctx context.Context, c Config, real []*kraft.Broker) {
 		case tried == 0:
 			r.add(Warn, check, "start a broker with it", "no broker that is alive has the listener")
 		case first != nil:
-			r.add(Warn, check, "open the way from this host to what the brokers advertise, and let destination.client trust their certificates; "+
-				"with fence_after: 0s kmirror goes on without",
+			r.add(Warn, check, "open the way from this host to what the brokers advertise, and let destination.client trust their certificates",
 				"none of %d brokers is reached, so clients would not be served there: %v", tried, first)
 		}
 	}
