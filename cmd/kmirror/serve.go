@@ -299,8 +299,7 @@ func (p *process) runFront(front *departure) {
 	}
 	for name, run := range map[string]func(context.Context) error{
 		"manager": p.manager.Run, "metadata sync": p.syncer.Run, "verify": p.verifier.Run,
-		"membership":     func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },
-		"admin listener": func(context.Context) error { return p.admin.Run(front.admin) },
+		"membership": func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },
 	} {
 		front.group.Go(func() error {
 			if err := run(ctx); err != nil || ctx.Err() == nil {
@@ -309,6 +308,7 @@ func (p *process) runFront(front *departure) {
 			return nil
 		})
 	}
+	front.group.Go(func() error { return front.runAdmin(p.admin.Run) })
 }
 
 // nameCluster puts the destination's id into the metrics once it is known.

@@ -31,6 +31,23 @@ func TestARetirementKeepsTheAdminListenerToTheLast(t *testing.T) {
 	d.end()
 }
 
+// TestTheMembershipSaysWhyItEnded: the end of the admin listener that follows from it is no error, another one is.
+func TestTheMembershipSaysWhyItEnded(t *testing.T) {
+	d := newDeparture(t.Context())
+	defer d.end()
+	if err := d.runAdmin(func(context.Context) error { return nil }); err == nil {
+		t.Error("an end without a reason is taken for one in order")
+	}
+	d.left()
+	if err := d.runAdmin(func(ctx context.Context) error { <-ctx.Done(); return nil }); err != nil {
+		t.Errorf("after the membership: %v", err)
+	}
+	broken := errors.New("broken")
+	if err := d.runAdmin(func(context.Context) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("of its own: %v", err)
+	}
+}
+
 func TestOtherEndsKeepTheAdminListenerWhileTheMembershipLasts(t *testing.T) {
 	never := func() { t.Error("unregistered") }
 	for name, end := range map[string]func(cancel func(), d *departure){
