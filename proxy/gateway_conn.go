@@ -22,7 +22,7 @@ func (c *conn) handleFronted(h protocol.RequestHeader, frame, body []byte, start
 	case known && api.Role == protocol.Hidden:
 		return closef("hidden", "%s (key %d) is not served by a broker's listener", api.Name, h.Key)
 	case !reads:
-		return c.relay(h, frame, start)
+		return c.relay(h, frame, body, start)
 	case h.Version < api.Min || h.Version > api.Max:
 		return closef("version", "%s version %d is not supported (%d to %d are)", api.Name, h.Version, api.Min, api.Max)
 	case h.Key == keyProduce:

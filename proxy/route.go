@@ -35,7 +35,7 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 	case c.refused:
 		return c.refuse(h, body)
 	case !known || api.Role == protocol.Relay:
-		return c.relay(h, frame, start)
+		return c.relay(h, frame, body, start)
 	case h.Key == keyFetch && h.Version == protocol.MirrorFetchVersion && c.l.InterBroker:
 		return c.mirrorFetch(h, body)
 	case h.Version < api.Min || h.Version > api.Max:
@@ -63,9 +63,9 @@ func (c *conn) handle(frame []byte, start time.Time) error {
 }
 
 // relay forwards what we don't look into.
-func (c *conn) relay(h protocol.RequestHeader, frame []byte, start time.Time) error {
+func (c *conn) relay(h protocol.RequestHeader, frame, body []byte, start time.Time) error {
 	if h.Key == keySaslHandshake || h.Key == keySaslAuthenticate {
-		if err := c.beginSASL(h, frame); err != nil {
+		if err := c.beginSASL(h, body); err != nil {
 			return err
 		}
 	}

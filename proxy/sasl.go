@@ -12,7 +12,7 @@ const gssapi = "GSSAPI"
 
 // beginSASL looks at a request of a SASL exchange before it is relayed. The broker decides who the client is; what can't work through
 // kmirror is refused here, with the reason.
-func (c *conn) beginSASL(h protocol.RequestHeader, frame []byte) error {
+func (c *conn) beginSASL(h protocol.RequestHeader, body []byte) error {
 	c.sasl = true
 	if h.Key != keySaslHandshake {
 		return nil
@@ -20,10 +20,6 @@ func (c *conn) beginSASL(h protocol.RequestHeader, frame []byte) error {
 	if h.Version == 0 {
 		// What follows version 0 are bare tokens, which no request can be told from.
 		return closef("sasl version", "SaslHandshake version 0 can't be relayed: the client is older than Kafka 1.0")
-	}
-	_, body, err := protocol.ParseRequestHeader(frame)
-	if err != nil {
-		return malformed(err)
 	}
 	if api, _ := protocol.LookupAPI(h.Key); h.Version > api.Max {
 		return nil // the broker says that it doesn't know this version either

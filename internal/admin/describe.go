@@ -19,8 +19,8 @@ type mirrorExtra struct {
 	Message string `json:"message"`
 }
 
-// comparePartitions is the order of descriptions.
-func comparePartitions(a, b PartitionInfo) int {
+// ComparePartitions is the order of descriptions: by mirror, topic and number.
+func ComparePartitions(a, b PartitionInfo) int {
 	return cmp.Or(cmp.Compare(a.Mirror, b.Mirror), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
 }
 

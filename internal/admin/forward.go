@@ -182,7 +182,7 @@ func (f *Forward) Describe(ctx context.Context, req DescribeRequest) ([]Partitio
 	for _, p := range best {
 		out = append(out, p)
 	}
-	slices.SortFunc(out, comparePartitions)
+	slices.SortFunc(out, ComparePartitions)
 	return out, nil
 }
 

@@ -183,7 +183,7 @@ func (s *Server) mirrorTopics(ctx context.Context, leader int32) []kmsg.Metadata
 	if err != nil {
 		return nil
 	}
-	slices.SortStableFunc(infos, func(a, b PartitionInfo) int { return comparePartitions(a, b) })
+	slices.SortStableFunc(infos, ComparePartitions)
 	var out []kmsg.MetadataResponseTopic
 	for _, p := range infos {
 		n := len(out)

@@ -103,9 +103,7 @@ func (m *Manager) Describe(_ context.Context, req admin.DescribeRequest) ([]admi
 		st, led := statuses[id]
 		out = append(out, m.info(p, img, st, led))
 	}
-	slices.SortFunc(out, func(a, b admin.PartitionInfo) int {
-		return cmp.Or(cmp.Compare(a.Mirror, b.Mirror), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
-	})
+	slices.SortFunc(out, admin.ComparePartitions)
 	return out, nil
 }
 

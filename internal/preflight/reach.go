@@ -14,8 +14,8 @@ import (
 // dialLimit is how long a broker may take to be connected to.
 const dialLimit = 5 * time.Second
 
-// reach connects to the listeners of clients as forwarded connections do. One that no broker can be reached at is one whose clients are
-// not served, for which kmirror fences itself.
+// reach connects to the listeners of clients as forwarded connections do. Where no broker can be reached, clients that choose kmirror are
+// not served.
 func (r *Report) reach(ctx context.Context, c Config, real []*kraft.Broker) {
 	for _, l := range c.Listeners {
 		if l.Own {
