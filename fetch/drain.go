@@ -57,9 +57,11 @@ func (p *partition) allAt(end int64) bool {
 	return all && n > 0
 }
 
+// converged reports whether the log is whole on every member. One that is only proposed does not do: the controller may refuse
+// it, and then nobody has the log whom it would let lead.
 func (p *partition) converged() bool {
 	end := p.end()
-	return frozen(p.assign.Role) && p.rollCall && p.hw == end && p.allAt(end)
+	return frozen(p.assign.Role) && p.rollCall && p.realISR() > 0 && p.hw == end && p.allAt(end)
 }
 
 // lost reports that the source can't be asked for anything.

@@ -237,6 +237,25 @@ func TestDrainWithoutARealMember(t *testing.T) {
 	r.converge(50, f) // the first one to come back may lack what others had: it gets all that the source has
 }
 
+// TestDrainOnAProposedMemberOnly: who is only proposed may be refused, so a log that nobody else has is not whole yet.
+func TestDrainOnAProposedMemberOnly(t *testing.T) {
+	r := newRig(t, 1)
+	f := r.follower(1, 1)
+	r.images.part(func(p *kraft.Partition) { p.ISR = []int32{9001, 9002} })
+	r.until("nobody", func(s Status) bool { return len(s.ISR) == 2 })
+	r.src.fill(r.topic.parts[0], 50, 20)
+	r.become(RoleDrain)
+	r.converge(50, f)
+	r.ctl.mu.Lock() // the proposal to take it in again stays without an answer
+	r.images.part(func(p *kraft.Partition) { p.ISR = []int32{9001, 9002} })
+	s := r.until("proposed", func(s Status) bool { f.once(); return len(s.ISR) == 2 && len(s.MaximalISR) == 3 })
+	r.ctl.mu.Unlock()
+	if s.Converged {
+		t.Errorf("converged on a proposal: %+v", s)
+	}
+	r.converge(50, f)
+}
+
 func TestDrainReadsBelowTheWindow(t *testing.T) {
 	r := newRig(t, 1, func(c *Config, m *MirrorConfig) {
 		c.WindowBytes, c.activeFor = 64<<10, time.Millisecond

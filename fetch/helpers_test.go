@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"go.uber.org/goleak"
 
 	"kmirror/protocol"
@@ -123,17 +124,22 @@ func (c *fakeController) AlterISR(ctx context.Context, props []kraft.ISRProposal
 	return outs, nil
 }
 
-func (c *fakeController) apply(p kraft.ISRProposal) kraft.ISROutcome {
-	ip := c.images.Image().Partition(p.ID)
-	if ip.PartitionEpoch != p.PartitionEpoch {
-		return kraft.ISROutcome{ErrorCode: 95}
-	}
-	out := kraft.ISROutcome{Leader: ip.Leader, LeaderEpoch: ip.LeaderEpoch, PartitionEpoch: ip.PartitionEpoch + 1}
-	for _, m := range p.ISR {
-		out.ISR = append(out.ISR, m.ID)
-	}
+// apply is the controller's: it judges by what holds as it applies, which may be newer than what was proposed from.
+func (c *fakeController) apply(p kraft.ISRProposal) (out kraft.ISROutcome) {
 	c.images.edit(func(img *kraft.Image) {
 		np := img.Partition(p.ID)
+		if np.PartitionEpoch != p.PartitionEpoch {
+			out.ErrorCode = kerr.InvalidUpdateVersion.Code
+			return
+		}
+		out = kraft.ISROutcome{Leader: np.Leader, LeaderEpoch: np.LeaderEpoch, PartitionEpoch: np.PartitionEpoch + 1}
+		for _, m := range p.ISR {
+			if b := img.Brokers[m.ID]; b != nil && b.Fenced {
+				out = kraft.ISROutcome{ErrorCode: kerr.IneligibleReplica.Code}
+				return
+			}
+			out.ISR = append(out.ISR, m.ID)
+		}
 		np.ISR, np.PartitionEpoch = out.ISR, out.PartitionEpoch
 	})
 	return out
