@@ -102,12 +102,13 @@ type Config struct {
 	Mirrors   Mirrors
 	// Owns reports whether a node id is one of this or another kmirror process, so never a real broker.
 	Owns func(int32) bool
-	// UpstreamTLS is used for endpoints whose security protocol has TLS; nil: all upstream connections are plain. It must hold no
-	// certificate of ours, which would give every client our principal.
-	UpstreamTLS *tls.Config
+	// UpstreamTLS makes a new configuration for each connection to an endpoint whose security protocol has TLS; the host of the endpoint is
+	// the ServerName unless that is set. nil: all upstream connections are plain. It must hold no certificate of ours, which would give
+	// every client our principal.
+	UpstreamTLS func() *tls.Config
 	// PeerTLS is used instead on listeners with Peer, for those whom it allows, and with Mutual. It may hold our certificate. Default
 	// UpstreamTLS.
-	PeerTLS *tls.Config
+	PeerTLS func() *tls.Config
 	// Asker looks up offsets at replicas that a client's SASL connection can't reach, since its authentication was relayed
 	// to one broker. Without it such lookups are answered with a retriable error. Records are never read through it.
 	Asker Asker
@@ -157,10 +158,15 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// showsCertificate reports whether a client with the configuration shows a certificate.
+func showsCertificate(c *tls.Config) bool {
+	return len(c.Certificates) > 0 || c.GetClientCertificate != nil
+}
+
 // validateLimits checks what a gateway has as well.
 func (c *Config) validateLimits() error {
 	switch {
-	case c.UpstreamTLS != nil && (len(c.UpstreamTLS.Certificates) > 0 || c.UpstreamTLS.GetClientCertificate != nil):
+	case c.UpstreamTLS != nil && showsCertificate(c.UpstreamTLS()):
 		return errors.New("proxy: UpstreamTLS must not hold a certificate")
 	case c.MaxFrame < 0 || c.MaxConnections < 0 || c.IdleTimeout < 0 || c.DrainTimeout < 0:
 		return errors.New("proxy: limits must not be negative")

@@ -85,7 +85,7 @@ type GatewayConfig struct {
 	// Guest reports whether a node id is a kmirror process's: it is fronted like any other, but bootstrap connections go to real brokers.
 	Guest func(int32) bool
 	// UpstreamTLS as in Config.
-	UpstreamTLS    *tls.Config
+	UpstreamTLS    func() *tls.Config
 	MaxFrame       int32
 	Memory         *Memory
 	MaxConnections int

@@ -62,7 +62,7 @@ func (s *Server) refusePeer(l Listener, principal, remote string) {
 
 // upstreamTLS is what connections to brokers are made with for this client. Our own certificate is shown for peers that are brokers
 // themselves, and where it says nothing of the client because SASL does.
-func (c *conn) upstreamTLS() *tls.Config {
+func (c *conn) upstreamTLS() func() *tls.Config {
 	if c.peer || c.l.Mutual && c.l.Peer == nil && c.sasl {
 		return c.s.ownTLS(c.l)
 	}
@@ -70,7 +70,7 @@ func (c *conn) upstreamTLS() *tls.Config {
 }
 
 // ownTLS is what connections to brokers are made with for questions of our own.
-func (s *Server) ownTLS(l Listener) *tls.Config {
+func (s *Server) ownTLS(l Listener) func() *tls.Config {
 	if s.cfg.PeerTLS != nil && (l.Mutual || l.Peer != nil) {
 		return s.cfg.PeerTLS
 	}

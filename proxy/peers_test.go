@@ -130,6 +130,9 @@ func (w *world) secureBroker(cert tls.Certificate, shown chan<- int) *testBroker
 	return b
 }
 
+// always has all connections made with one configuration.
+func always(conf *tls.Config) func() *tls.Config { return conf.Clone }
+
 // mutual makes the world's listener one of brokers, who are known by certificates. Those with an "a" in front are brokers.
 func mutual(t *testing.T, cert tls.Certificate, auth tls.ClientAuthType, clients bool) func(*world, *Config) {
 	return func(w *world, cfg *Config) {
@@ -141,8 +144,8 @@ func mutual(t *testing.T, cert tls.Certificate, auth tls.ClientAuthType, clients
 		l.Peer = func(c *x509.Certificate) (string, bool) {
 			return "User:CN=" + c.Subject.CommonName, strings.HasPrefix(c.Subject.CommonName, "a")
 		}
-		cfg.UpstreamTLS = &tls.Config{InsecureSkipVerify: true}
-		cfg.PeerTLS = &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}}
+		cfg.UpstreamTLS = always(&tls.Config{InsecureSkipVerify: true})
+		cfg.PeerTLS = always(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}})
 	}
 }
 

@@ -109,7 +109,7 @@ func TestTLSOnBothLegs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, func(w *world, cfg *Config) {
 				cfg.Listeners[0].Listen = tls.NewListener(cfg.Listeners[0].Listen, server)
-				cfg.UpstreamTLS = tt.up
+				cfg.UpstreamTLS = always(tt.up)
 				secure := &testBroker{t: t, id: 1, conns: make(map[net.Conn]struct{})}
 				plain, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
@@ -192,7 +192,7 @@ func TestTLSHandshakes(t *testing.T) {
 func TestUpstreamHasNoCertificate(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.server.cfg
-	cfg.UpstreamTLS = &tls.Config{Certificates: []tls.Certificate{selfSigned(t)}}
+	cfg.UpstreamTLS = always(&tls.Config{Certificates: []tls.Certificate{selfSigned(t)}})
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("got %v", err)
 	}

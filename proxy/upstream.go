@@ -113,9 +113,9 @@ type answer struct {
 	err   error
 }
 
-// dial connects to a broker, with conf where it has TLS. The connection ends with owner at the latest. Replies to what is forwarded over it
+// dial connects to a broker, with a configuration that secure makes where it has TLS. The connection ends with owner at the latest. Replies to what is forwarded over it
 // go to c, which is told if the broker ends it; without one, requests of our own are all that it is for.
-func (s *Server) dial(owner context.Context, t target, conf *tls.Config, c *conn) (*upstream, error) {
+func (s *Server) dial(owner context.Context, t target, secure func() *tls.Config, c *conn) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(owner, dialTimeout)
 	defer cancel()
 	addr := net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
@@ -124,17 +124,17 @@ func (s *Server) dial(owner context.Context, t target, conf *tls.Config, c *conn
 	if err != nil {
 		return nil, fmt.Errorf("broker %d: %w", t.broker, err)
 	}
-	if t.tls && conf != nil {
-		conf := conf.Clone()
+	if t.tls && secure != nil {
+		conf := secure()
 		if conf.ServerName == "" {
 			conf.ServerName = t.host
 		}
-		secure := tls.Client(nc, conf)
-		if err := secure.HandshakeContext(ctx); err != nil {
+		encrypted := tls.Client(nc, conf)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
 			nc.Close()
 			return nil, fmt.Errorf("broker %d at %s: TLS handshake: %w", t.broker, addr, err)
 		}
-		nc = secure
+		nc = encrypted
 	}
 	u := newUpstream(owner, t, nc)
 	u.wg.Go(func() { u.run(s, c) })

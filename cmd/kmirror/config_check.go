@@ -149,7 +149,7 @@ func (c *Config) checkDestination(k *checker) {
 	} {
 		if err := clientconf.CheckSecrets(leg.props); err != nil {
 			k.add(leg.key, "%v", err)
-		} else if _, _, err := clientconf.Options(leg.props); err != nil {
+		} else if _, _, err := clientconf.Options(leg.props, nil); err != nil {
 			k.add(leg.key, "%v", err)
 		}
 		if _, ok := leg.props["bootstrap.servers"]; ok {

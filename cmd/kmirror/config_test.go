@@ -128,7 +128,7 @@ func TestConfigProblems(t *testing.T) {
 		{"no admin", "admin: 127.0.0.1:9190", "", "admin: missing"},
 		{"open admin", "127.0.0.1:9190", "0.0.0.0:9190", "add admin.tls and admin.allow"},
 		{"admin TLS", "admin: 127.0.0.1:9190", "admin: {bind: \"0.0.0.0:9190\", tls: *tls, allow: [\"User:CN=x\"]}", "admin.advertised: missing"},
-		{"admin TLS files", "admin: 127.0.0.1:9190", "admin: {bind: \"127.0.0.1:9190\", tls: *tls, allow: [\"User:CN=x\"]}", "admin.tls: stat tls.crt"},
+		{"admin TLS files", "admin: 127.0.0.1:9190", "admin: {bind: \"127.0.0.1:9190\", tls: *tls, allow: [\"User:CN=x\"]}", "admin.tls: open tls.crt"},
 		{"admin TLS without ca", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: {certificate: c}, allow: [\"User:CN=x\"]}",
 			"admin.tls.ca: missing"},
 		{"admin TLS without allow", "admin: 127.0.0.1:9190", "admin: {bind: \":9190\", tls: *tls}", "admin.allow: missing"},

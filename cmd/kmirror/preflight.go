@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,8 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	if err != nil {
 		return err
 	}
-	l, err := cfg.legs()
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := cfg.legs(quiet)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 		Replication: l.replication, InterBrokerListener: cfg.Destination.InterBrokerListener, KafkaVersion: f.kafkaVersion,
 		CheckListeners: func(img *kraft.Image) error { return missingListeners(cfg, img) },
 	}
-	if look.UpstreamTLS, err = cfg.upstreamTLS(); err != nil {
+	if look.UpstreamTLS, err = cfg.upstreamTLS(quiet); err != nil {
 		return err
 	}
 	look.Listeners = cfg.looked()
@@ -62,7 +64,7 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 		if err := admin.CheckMirror("preflight", props); err != nil {
 			return err
 		}
-		if look.Source, _, err = clientconf.Options(props); err != nil {
+		if look.Source, _, err = clientconf.Options(props, nil); err != nil {
 			return usageError(f.mirrorConfig+": "+err.Error(), "correct the file")
 		}
 		if look.SourceFilters, err = filters.Parse(props); err != nil {

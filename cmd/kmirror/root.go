@@ -122,7 +122,7 @@ func (c *cli) client() (*admin.Client, error) {
 			return nil, usageError("--command-config: the admin listener speaks no SASL",
 				"use security.protocol PLAINTEXT or SSL")
 		}
-		if conf.TLS, err = clientconf.TLSConfig(props); err != nil {
+		if conf.TLS, err = clientconf.ClientTLS(props, nil); err != nil {
 			return nil, usageError("--command-config: "+err.Error(), "correct "+c.commandConfig)
 		}
 	}

@@ -104,7 +104,7 @@ type process struct {
 // newProcess opens all sockets, so that what is registered can be reached, and connects to nothing.
 func newProcess(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err error) {
 	p := &process{cfg: cfg, log: log, stderr: stderr, tap: tap.New(log)}
-	legs, err := cfg.legs()
+	legs, err := cfg.legs(log)
 	if err != nil {
 		return nil, err
 	}
@@ -192,11 +192,11 @@ func (p *process) listeners(legs legs) (err error) {
 	if p.cfg.ReadOnlyError == "read_only_topic" {
 		code = proxy.ReadOnlyTopic
 	}
-	upstream, err := p.cfg.upstreamTLS()
+	upstream, err := p.cfg.upstreamTLS(p.log)
 	if err != nil {
 		return err
 	}
-	among, err := p.cfg.peerTLS()
+	among, err := p.cfg.peerTLS(p.log)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func (c *Config) outsideNotes(brokers []int32) (notes []string) {
 }
 
 // gateways makes what fronts the destination's brokers, if that is configured.
-func (p *process) gateways(readOnly int16, upstream *tls.Config) (err error) {
+func (p *process) gateways(readOnly int16, upstream func() *tls.Config) (err error) {
 	if len(p.sockets.fronts) == 0 {
 		return nil
 	}

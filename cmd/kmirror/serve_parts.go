@@ -28,8 +28,8 @@ import (
 // legs are the options of our own connections: to brokers (with and without their addresses), controllers, replication.
 type legs struct{ bootstrap, client, controller, replication []kgo.Opt }
 
-// legs reads the client properties.
-func (c *Config) legs() (l legs, err error) {
+// legs reads the client properties. Connections of the options follow their stores, and log says so.
+func (c *Config) legs(log *slog.Logger) (l legs, err error) {
 	d := c.Destination
 	for _, leg := range []struct {
 		key   string
@@ -39,7 +39,7 @@ func (c *Config) legs() (l legs, err error) {
 		{"client", d.Client, &l.client}, {"controller_client", d.ControllerClient, &l.controller},
 		{"replication_client", d.ReplicationClient, &l.replication},
 	} {
-		if *leg.into, _, err = clientconf.Options(d.orClient(leg.props)); err != nil {
+		if *leg.into, _, err = clientconf.Options(d.orClient(leg.props), log.With("leg", leg.key)); err != nil {
 			return l, usageError(fmt.Sprintf("destination.%s: %v", leg.key, err), "correct the configuration")
 		}
 	}
@@ -71,8 +71,9 @@ type sockets struct {
 	nodes       []broker.Node
 	admin, http net.Listener
 	// adminTLS is the admin listener's, peerTLS what other processes are asked by; nil without TLS.
-	adminTLS, peerTLS *tls.Config
-	notes             []string // what an operator should look at
+	adminTLS *tls.Config
+	peerTLS  func() *tls.Config
+	notes    []string // what an operator should look at
 }
 
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
@@ -183,7 +184,7 @@ func (p *process) verifySource(name, topic string) (verify.Source, error) {
 		return verify.Source{}, &admin.Error{Code: kip1279.UnknownClusterMirror,
 			Message: fmt.Sprintf("there is no mirror %q", name), Hint: "see kmirror list", Exit: admin.ExitUsage}
 	}
-	opts, _, err := clientconf.Options(def.Config)
+	opts, _, err := clientconf.Options(def.Config, p.log.With("mirror", name))
 	if err != nil {
 		return verify.Source{}, err
 	}
@@ -196,11 +197,12 @@ func (p *process) verifySource(name, topic string) (verify.Source, error) {
 
 // checkDestination connects to brokers and controllers as serve would, registers nowhere, and prints what it found.
 func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
-	l, err := cfg.legs()
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := cfg.legs(quiet)
 	if err != nil {
 		return err
 	}
-	s, err := openSockets(cfg, slog.New(slog.DiscardHandler))
+	s, err := openSockets(cfg, quiet)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -92,15 +93,15 @@ func allowed(principals []string) proxy.PeerCheck {
 
 // peerTLS is how what brokers of the destination send on goes to other brokers where they are known by certificates: as the replication
 // client does, with its certificate. nil where no listener asks for certificates, or that client has no TLS.
-func (c *Config) peerTLS() (*tls.Config, error) {
+func (c *Config) peerTLS(log *slog.Logger) (func() *tls.Config, error) {
 	if !slices.ContainsFunc(c.Listeners, c.verifies) {
 		return nil, nil
 	}
-	conf, err := clientconf.TLSConfig(c.Destination.orClient(c.Destination.ReplicationClient))
+	secure, err := clientconf.ClientTLS(c.Destination.orClient(c.Destination.ReplicationClient), log.With("leg", "brokers' forwarded connections"))
 	if err != nil {
 		return nil, usageError("destination.replication_client: "+err.Error(), "correct the configuration")
 	}
-	return conf, nil
+	return secure, nil
 }
 
 // looked are the listeners as preflight looks at them.

@@ -92,20 +92,20 @@ func TestPeerListeners(t *testing.T) {
 		}
 		cfg.Destination.ReplicationClient = map[string]string{"security.protocol": "SSL", "ssl.keystore.certificate.chain": "${file:" + certificate + "}",
 			"ssl.keystore.key": "${file:" + key + "}"}
-		secure, err := serverTLS(cfg, slog.New(slog.DiscardHandler))
+		listeners, err := serverTLS(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if conf := secure["REPL"]; (conf == nil) != (c.auth == tls.NoClientCert) || conf != nil && conf.ClientAuth != c.auth {
+		if conf := listeners["REPL"]; (conf == nil) != (c.auth == tls.NoClientCert) || conf != nil && conf.ClientAuth != c.auth {
 			t.Errorf("%s: the listener asks for certificates: %+v", c.name, conf)
 		}
 		l := cfg.proxyListener(cfg.Listeners[len(cfg.Listeners)-1], nil, 9001)
 		if !l.InterBroker || (l.Peer != nil) != c.peers || l.Mutual != c.mutual || l.Clients != c.among {
 			t.Errorf("%s: %+v", c.name, l)
 		}
-		conf, err := cfg.peerTLS()
-		if err != nil || (conf != nil && len(conf.Certificates) == 1) != c.shows {
-			t.Errorf("%s: what brokers send on goes with %+v, %v", c.name, conf, err)
+		secure, err := cfg.peerTLS(slog.New(slog.DiscardHandler))
+		if err != nil || (secure != nil && len(secure().Certificates) == 1) != c.shows {
+			t.Errorf("%s: what brokers send on goes with a configuration of its own (%v), %v", c.name, secure != nil, err)
 		}
 		if c.clients != "" {
 			if l := cfg.proxyListener(cfg.Listeners[0], nil, 9001); l.InterBroker || l.Peer != nil || l.Mutual {

@@ -41,7 +41,7 @@ func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
 }
 
 // adminTLS reads the admin listener's certificate, for its own side and for what it asks other processes by; nil without TLS.
-func adminTLS(cfg *Config, log *slog.Logger) (server, client *tls.Config, err error) {
+func adminTLS(cfg *Config, log *slog.Logger) (server *tls.Config, client func() *tls.Config, err error) {
 	if cfg.Admin.TLS == nil {
 		return nil, nil, nil
 	}
@@ -111,7 +111,7 @@ func leafNotes(what string, leaf *x509.Certificate, host string, now time.Time) 
 
 // upstreamTLS is how connections that are forwarded trust brokers: as destination.client does, whatever its own protocol. Its
 // certificate is left out, since every client would have kmirror's principal by it.
-func (c *Config) upstreamTLS() (*tls.Config, error) {
+func (c *Config) upstreamTLS(log *slog.Logger) (func() *tls.Config, error) {
 	props := map[string]string{}
 	for key, value := range c.Destination.Client {
 		if strings.HasPrefix(key, "ssl.") && !strings.HasPrefix(key, "ssl.keystore.") && key != "ssl.key.password" {
@@ -119,11 +119,11 @@ func (c *Config) upstreamTLS() (*tls.Config, error) {
 		}
 	}
 	props["security.protocol"] = "SSL"
-	conf, err := clientconf.TLSConfig(props)
+	secure, err := clientconf.ClientTLS(props, log.With("leg", "forwarded connections"))
 	if err != nil {
 		return nil, usageError("destination.client: "+err.Error(), "correct the configuration")
 	}
-	return conf, nil
+	return secure, nil
 }
 
 // certificateNotes says which certificates clients are going to refuse, unless they were told not to look.

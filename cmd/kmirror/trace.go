@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -208,19 +207,15 @@ func (f *traceFlags) dialer() (func(context.Context) (net.Conn, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := clientconf.TLSConfig(props)
+	conf, err := clientconf.ClientTLS(props, nil)
 	if err != nil {
 		return nil, usageError("--upstream-config: "+err.Error(), "correct "+f.upstreamConfig)
 	}
 	if conf == nil {
 		return func(ctx context.Context) (net.Conn, error) { return plain.DialContext(ctx, "tcp", f.upstream) }, nil
 	}
-	secure := &tls.Dialer{NetDialer: plain, Config: conf}
-	return func(ctx context.Context) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		return secure.DialContext(ctx, "tcp", f.upstream)
-	}, nil
+	dial := clientconf.Dialer(conf, timeout)
+	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, "tcp", f.upstream) }, nil
 }
 
 func (c *cli) tracePcap(ctx context.Context, f traceFlags, reporter *trace.Reporter) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +55,7 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	if err != nil {
 		return err
 	}
-	l, err := cfg.legs()
+	l, err := cfg.legs(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

@@ -57,13 +57,17 @@ func (g *guarded) tls(t *testing.T, name string) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conf
+	return conf()
 }
 
-// dial is a client with a TLS configuration.
+// dial is a client with a TLS configuration, nil for none.
 func (g *guarded) dial(t *testing.T, conf *tls.Config) *Client {
 	t.Helper()
-	c, err := NewClient(ClientConfig{Addresses: []string{g.address}, TLS: conf, DialTimeout: 5 * time.Second})
+	cfg := ClientConfig{Addresses: []string{g.address}, DialTimeout: 5 * time.Second}
+	if conf != nil {
+		cfg.TLS = conf.Clone
+	}
+	c, err := NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +169,7 @@ func TestWhoIsNotKnownIsTold(t *testing.T) {
 		}
 	}
 	address, _, _ := serve(t, &fake{})
-	c, err := NewClient(ClientConfig{Addresses: []string{address}, TLS: g.tls(t, "sre")})
+	c, err := NewClient(ClientConfig{Addresses: []string{address}, TLS: g.tls(t, "sre").Clone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,12 +181,12 @@ func TestWhoIsNotKnownIsTold(t *testing.T) {
 
 func TestPingOfAProcessThatIsNotAllowed(t *testing.T) {
 	g := serveGuarded(t, &fake{})
-	good := NewPeers(ClientConfig{TLS: g.tls(t, "sre")})
+	good := NewPeers(ClientConfig{TLS: g.tls(t, "sre").Clone})
 	defer good.Close()
 	if pong, err := good.Ping(t.Context(), g.address); err != nil || pong.ProcessID != "p" {
 		t.Errorf("got %+v, %v", pong, err)
 	}
-	other := NewPeers(ClientConfig{TLS: g.tls(t, "km2")})
+	other := NewPeers(ClientConfig{TLS: g.tls(t, "km2").Clone})
 	defer other.Close()
 	for range 2 {
 		if _, err := other.Ping(t.Context(), g.address); !errors.Is(err, peers.ErrRefused) || !strings.Contains(err.Error(), `add "User:CN=km2" to`) {
@@ -280,7 +284,7 @@ func TestQuestionsAreAudited(t *testing.T) {
 	if more := strings.Count(g.lines.String(), "audit=true") - before; more != 3 {
 		t.Errorf("another connection has %d lines", more)
 	}
-	peer, err := NewClient(ClientConfig{Addresses: []string{g.address}, TLS: g.tls(t, "sre"), ClientID: PeerClientID})
+	peer, err := NewClient(ClientConfig{Addresses: []string{g.address}, TLS: g.tls(t, "sre").Clone, ClientID: PeerClientID})
 	if err != nil {
 		t.Fatal(err)
 	}

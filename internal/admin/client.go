@@ -26,8 +26,8 @@ const lastWords = 100 * time.Millisecond
 type ClientConfig struct {
 	// Addresses are admin addresses (host:port) of kmirror processes; any of them answers for all.
 	Addresses []string
-	// TLS is nil for a plain connection.
-	TLS *tls.Config
+	// TLS makes the configuration of one connection; the host of its address is the ServerName unless that is set. nil: connections are plain.
+	TLS func() *tls.Config
 	// DialTimeout bounds one attempt to connect, handshakes included (0: 5 s).
 	DialTimeout time.Duration
 	ClientID    string
@@ -259,7 +259,7 @@ func (c *Client) dial(ctx context.Context, address string) error {
 	}
 	at := inPlain
 	if c.cfg.TLS != nil {
-		conf := c.cfg.TLS.Clone()
+		conf := c.cfg.TLS()
 		if conf.ServerName == "" {
 			conf.ServerName, _, _ = net.SplitHostPort(address)
 		}

@@ -205,7 +205,7 @@ func TestOptionsRefuse(t *testing.T) {
 		"algorithm": {map[string]string{"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "x"}, "https or empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := Options(c.props)
+			_, _, err := Options(c.props, nil)
 			if err == nil || !strings.Contains(err.Error(), c.part) || strings.Contains(err.Error(), secret) {
 				t.Errorf("got %v", err)
 			}
@@ -221,7 +221,7 @@ func TestOptionsAccept(t *testing.T) {
 			"bootstrap.servers": "a:1, [::1]:2", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mech, "sasl.jaas.config": jaas,
 			"client.id": "me", "request.timeout.ms": "1", "connections.max.idle.ms": "999999999", "metadata.max.age.ms": "1",
 			"socket.connection.setup.timeout.ms": "10000", "mirror.fetch.max.bytes": "1", "group.id": "g", "ssl.key.password": "",
-		})
+		}, nil)
 		if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0], "group.id") || !strings.Contains(warnings[1], "ssl.key.password") {
 			t.Fatalf("%s: %v, %v", mech, warnings, err)
 		}
@@ -271,6 +271,16 @@ func certificate(t *testing.T, host string) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
+// clientSide is the configuration of one connection by client properties.
+func clientSide(t *testing.T, props map[string]string) *tls.Config {
+	t.Helper()
+	conf, err := ClientTLS(props, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conf()
+}
+
 func TestTLSHandshake(t *testing.T) {
 	cert, key := certificate(t, "broker.test")
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
@@ -308,10 +318,7 @@ func TestTLSHandshake(t *testing.T) {
 		{"TLS 1.2 only", "broker.test", with("ssl.enabled.protocols", "TLSv1.2"), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conf, err := TLSConfig(c.props)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conf := clientSide(t, c.props)
 			conf.ServerName = c.host
 			// A pipe without buffers would hang where both sides want to send an alert.
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -339,8 +346,8 @@ func TestTLSHandshake(t *testing.T) {
 			}
 		})
 	}
-	if conf, err := TLSConfig(map[string]string{}); conf != nil || err != nil {
-		t.Errorf("no TLS: %v %v", conf, err)
+	if conf, err := ClientTLS(map[string]string{}, nil); conf != nil || err != nil {
+		t.Errorf("no TLS: %v %v", conf != nil, err)
 	}
 }
 

@@ -1,11 +1,14 @@
 // Package clientconf turns Kafka client properties into franz-go options. Secrets are references that are resolved when
-// they are used: at each login for SASL, when the options are made for TLS. No error or warning holds a secret.
+// they are used: at each login for SASL, for TLS when the options are made and
+// when files that they refer to have changed. No error or warning holds a secret.
 package clientconf
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -22,8 +25,8 @@ import (
 )
 
 // Options returns the options of a client, and a warning for each property that has no effect. bootstrap.servers may be
-// absent: then the caller adds seed brokers.
-func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err error) {
+// absent: then the caller adds seed brokers. With TLS each connection is made by the stores of then, as ClientTLS says, log included.
+func Options(props map[string]string, log *slog.Logger) (opts []kgo.Opt, warnings []string, err error) {
 	if v, ok := props["bootstrap.servers"]; ok {
 		seeds, err := Servers(v)
 		if err != nil {
@@ -34,6 +37,7 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 	if v := props["client.id"]; v != "" {
 		opts = append(opts, kgo.ClientID(v))
 	}
+	dialTimeout := 10 * time.Second // as in franz-go and Kafka
 	for _, t := range timeouts {
 		v, ok := props[t.key]
 		if !ok {
@@ -43,14 +47,18 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 		if err != nil || ms <= 0 {
 			return nil, nil, fmt.Errorf("%s: not a positive number of milliseconds", t.key)
 		}
-		opts = append(opts, t.opt(min(max(time.Duration(ms)*time.Millisecond, t.least), t.most)))
+		d := min(max(time.Duration(ms)*time.Millisecond, t.least), t.most)
+		if t.key == setupTimeout {
+			dialTimeout = d
+		}
+		opts = append(opts, t.opt(d))
 	}
-	tlsConf, err := TLSConfig(props)
+	secure, err := ClientTLS(props, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	if tlsConf != nil {
-		opts = append(opts, kgo.DialTLSConfig(tlsConf))
+	if secure != nil {
+		opts = append(opts, kgo.Dialer(Dialer(secure, dialTimeout)))
 	}
 	if usesSASL(props) {
 		m, err := mechanism(props)
@@ -62,12 +70,24 @@ func Options(props map[string]string) (opts []kgo.Opt, warnings []string, err er
 	return opts, Warnings(props), nil
 }
 
+// Dialer connects by TLS, with a new configuration for each connection, to the server that its address names. timeout bounds connecting and
+// the handshake together.
+func Dialer(secure func() *tls.Config, timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return (&tls.Dialer{Config: secure()}).DialContext(ctx, network, address) // which takes the host as the ServerName
+	}
+}
+
+const setupTimeout = "socket.connection.setup.timeout.ms"
+
 // timeouts are clamped to what franz-go accepts.
 var timeouts = []timeout{
 	{"request.timeout.ms", 100 * time.Millisecond, 15 * time.Minute, func(d time.Duration) kgo.Opt {
 		return kgo.RequestTimeoutOverhead(d)
 	}},
-	{"socket.connection.setup.timeout.ms", 100 * time.Millisecond, time.Minute, func(d time.Duration) kgo.Opt {
+	{setupTimeout, 100 * time.Millisecond, time.Minute, func(d time.Duration) kgo.Opt {
 		return kgo.DialTimeout(d)
 	}},
 	{"connections.max.idle.ms", 100 * time.Millisecond, 15 * time.Minute, func(d time.Duration) kgo.Opt {

@@ -36,6 +36,20 @@ func Resolve(s string) (string, error) {
 	return out, nil
 }
 
+// filesIn names the files that references in s lead to, or may: a colon in a path stands before a key, or is part of the name.
+func filesIn(s string) (names []string) {
+	for _, m := range reference.FindAllStringSubmatch(s, -1) {
+		if m[1] != "file" {
+			continue
+		}
+		names = append(names, m[2])
+		if i := strings.LastIndexByte(m[2], ':'); i >= 0 {
+			names = append(names, m[2][:i])
+		}
+	}
+	return names
+}
+
 func lookup(kind, arg string) (string, error) {
 	if kind == "env" {
 		v, ok := os.LookupEnv(arg)

@@ -7,13 +7,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"sync"
 	"time"
-
-	"kmirror/internal/quiet"
 )
 
 // recheck is how often the files of a server's certificate are looked at, at most.
@@ -33,159 +28,66 @@ type ServerFiles struct {
 // read now, and again at a handshake when they have changed; while what is there can't be read, what was read before is used on, and
 // log says so.
 func ServerTLS(f ServerFiles, log *slog.Logger) (*tls.Config, error) {
-	r, err := newRenewing(f, log)
+	own, err := f.follow(recheck, log)
 	if err != nil {
 		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: r.certificate}
+	c := &tls.Config{MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.get().certificate, nil }}
 	if f.CA != "" {
 		// No resumption: each connection is judged by the authorities of now.
-		c.ClientAuth, c.ClientCAs, c.SessionTicketsDisabled = tls.RequireAndVerifyClientCert, r.authorities(), true
+		c.ClientAuth, c.ClientCAs, c.SessionTicketsDisabled = tls.RequireAndVerifyClientCert, own.get().authorities, true
 		c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			mine := c.Clone()
-			mine.GetConfigForClient, mine.ClientCAs = nil, r.authorities()
+			mine.GetConfigForClient, mine.ClientCAs = nil, own.get().authorities
 			return mine, nil
 		}
 	}
 	return c, nil
 }
 
-// PeerTLS returns the client's side for a server that asks its own kind: it shows the certificate of f, trusts the CA of f only, and
-// follows the files as ServerTLS does.
-func PeerTLS(f ServerFiles, log *slog.Logger) (*tls.Config, error) {
+// PeerTLS returns what makes the client's side of a connection to a server that asks its own kind: it shows the certificate of f, trusts the
+// CA of f only, and follows the files as ServerTLS does. Each call makes a new configuration, without a ServerName; give it one.
+func PeerTLS(f ServerFiles, log *slog.Logger) (func() *tls.Config, error) {
 	if f.CA == "" {
 		return nil, errors.New("no ca is given, the authorities that are trusted")
 	}
-	r, err := newRenewing(f, log)
+	own, err := f.follow(0, log)
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{
-		MinVersion:           tls.VersionTLS12,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return r.certificate(nil) },
-		InsecureSkipVerify:   true, // replaced by VerifyConnection, which knows the authorities of now
-		VerifyConnection: func(s tls.ConnectionState) error {
-			return verifyChain(s.PeerCertificates, x509.VerifyOptions{Roots: r.authorities(), DNSName: s.ServerName})
-		},
+	return func() *tls.Config {
+		now := own.get()
+		return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: now.authorities,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return now.certificate, nil }}
 	}, nil
 }
 
-// verifyChain checks a peer's certificate, the first one, with what it sent besides. Errors are as crypto/tls has them.
-func verifyChain(certs []*x509.Certificate, opts x509.VerifyOptions) error {
-	if len(certs) == 0 {
-		return errors.New("the server sent no certificate")
-	}
-	opts.Intermediates = x509.NewCertPool()
-	for _, cert := range certs[1:] {
-		opts.Intermediates.AddCert(cert)
-	}
-	if _, err := certs[0].Verify(opts); err != nil {
-		return &tls.CertificateVerificationError{UnverifiedCertificates: certs, Err: err}
-	}
-	return nil
+// identity is who one is, and whom one trusts.
+type identity struct {
+	certificate *tls.Certificate // nil where there is none
+	authorities *x509.CertPool   // nil where others are trusted
 }
 
-// renewing is a certificate, and authorities, that follow their files.
-type renewing struct {
-	files ServerFiles
-	quiet *quiet.Log
-	now   func() time.Time
-
-	mu      sync.Mutex
-	current *tls.Certificate
-	trusted *x509.CertPool // nil without a CA
-	// looked is when the files were last looked at, seen what they were when they were read.
-	looked time.Time
-	seen   []fs.FileInfo
-}
-
-// newRenewing reads the files.
-func newRenewing(f ServerFiles, log *slog.Logger) (*renewing, error) {
+// follow reads the files, and looks at them again every so often.
+func (f ServerFiles) follow(every time.Duration, log *slog.Logger) (*followed[identity], error) {
+	names := []string{f.Certificate, f.Key, f.CA}
 	for _, secret := range []string{f.Password, f.KeyPassword, f.CAPassword} {
 		if secret != "" && !isReference(secret) {
 			return nil, errors.New("a password must refer to the secret instead of holding it: write ${file:PATH} or ${env:NAME}")
 		}
+		names = append(names, filesIn(secret)...)
 	}
-	r := &renewing{files: f, quiet: quiet.New(log, quiet.Interval, nil), now: time.Now}
-	if err := r.read(); err != nil {
-		return nil, err
-	}
-	r.looked = r.now()
-	return r, nil
+	return follow(&followed[identity]{make: f.read, names: names, every: every, what: "certificates"}, log)
 }
 
-// certificate serves one handshake.
-func (r *renewing) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.follow()
-	return r.current, nil
-}
-
-// authorities serves one handshake.
-func (r *renewing) authorities() *x509.CertPool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.follow()
-	return r.trusted
-}
-
-// follow renews what is used when it is time to look. Called with mu held.
-func (r *renewing) follow() {
-	now := r.now()
-	if now.Sub(r.looked) < recheck {
-		return
+func (f ServerFiles) read() (own identity, err error) {
+	cert, err := f.certificate()
+	if err == nil && f.CA != "" {
+		own.authorities, err = f.caPool()
 	}
-	r.looked = now
-	if err := r.renew(); err != nil {
-		r.quiet.Warn("certificate", "a changed certificate can't be used; the one before it is used on", "err", err)
-	}
-}
-
-// renew reads the files unless they are what they were.
-func (r *renewing) renew() error {
-	at, err := r.stat()
-	if err != nil {
-		return err
-	}
-	for i, now := range at {
-		was := r.seen[i]
-		if !os.SameFile(was, now) || !was.ModTime().Equal(now.ModTime()) || was.Size() != now.Size() {
-			return r.read()
-		}
-	}
-	return nil
-}
-
-func (r *renewing) stat() (at []fs.FileInfo, err error) {
-	for _, name := range []string{r.files.Certificate, cmp.Or(r.files.Key, r.files.Certificate), cmp.Or(r.files.CA, r.files.Certificate)} {
-		info, err := os.Stat(name)
-		if err != nil {
-			return nil, err
-		}
-		at = append(at, info)
-	}
-	return at, nil
-}
-
-// read looks at the files before it reads them: one that is exchanged meanwhile differs from what was seen.
-func (r *renewing) read() error {
-	at, err := r.stat()
-	if err != nil {
-		return err
-	}
-	cert, err := r.files.certificate()
-	if err != nil {
-		return err
-	}
-	var pool *x509.CertPool
-	if r.files.CA != "" {
-		if pool, err = r.files.authorities(); err != nil {
-			return err
-		}
-	}
-	r.current, r.trusted, r.seen = &cert, pool, at
-	return nil
+	own.certificate = &cert
+	return own, err
 }
 
 // certificate reads certificate and key.
@@ -231,8 +133,8 @@ func (f ServerFiles) stored(raw []byte) (cert tls.Certificate, err error) {
 	return cert, err
 }
 
-// authorities reads CA.
-func (f ServerFiles) authorities() (*x509.CertPool, error) {
+// caPool reads CA.
+func (f ServerFiles) caPool() (*x509.CertPool, error) {
 	raw, err := readFile(f.CA)
 	if err != nil {
 		return nil, err

@@ -31,19 +31,15 @@ func TestServerTLSFollowsItsFiles(t *testing.T) {
 	f := ServerFiles{Certificate: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
 	serverFiles(t, f, "first")
 	var lines bytes.Buffer
-	now := time.Now()
-	r := &renewing{files: f, now: func() time.Time { return now },
-		quiet: quiet.New(slog.New(slog.NewTextHandler(&lines, nil)), time.Minute, func() time.Time { return now })}
-	if err := r.read(); err != nil {
+	r, err := f.follow(recheck, slog.New(slog.NewTextHandler(&lines, nil)))
+	if err != nil {
 		t.Fatal(err)
 	}
+	now := time.Now()
+	r.now, r.quiet = func() time.Time { return now }, quiet.New(r.log, time.Minute, nil)
 	serves := func(want string) {
 		t.Helper()
-		cert, err := r.certificate(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if leaf, err := x509.ParseCertificate(cert.Certificate[0]); err != nil || leaf.Subject.CommonName != want {
+		if leaf, err := x509.ParseCertificate(r.get().certificate.Certificate[0]); err != nil || leaf.Subject.CommonName != want {
 			t.Errorf("serves %v, %v; want %s", leaf.Subject, err, want)
 		}
 	}
@@ -148,9 +144,11 @@ func TestMutualTLSFollowsItsAuthorities(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if client, err = PeerTLS(two, slog.New(slog.DiscardHandler)); err != nil {
+		peer, err := PeerTLS(two, slog.New(slog.DiscardHandler))
+		if err != nil {
 			t.Fatal(err)
 		}
+		client = peer()
 		client.ServerName = "one"
 		return server, client
 	}
@@ -178,17 +176,17 @@ func TestMutualTLSFollowsItsAuthorities(t *testing.T) {
 		t.Error("a client that the server trusts no more")
 	}
 	trust(one.Certificate, two.Certificate)
-	r, err := newRenewing(one, slog.New(slog.DiscardHandler))
+	r, err := one.follow(recheck, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := r.authorities()
+	before := r.get().authorities
 	trust(two.Certificate)
-	if !r.authorities().Equal(before) {
+	if !r.get().authorities.Equal(before) {
 		t.Error("looked at again at once")
 	}
 	r.now = func() time.Time { return time.Now().Add(recheck) }
-	if after := r.authorities(); after.Equal(before) {
+	if after := r.get().authorities; after.Equal(before) {
 		t.Error("changed authorities are not seen")
 	}
 	if _, err := PeerTLS(ServerFiles{Certificate: one.Certificate, Key: one.Key}, slog.New(slog.DiscardHandler)); err == nil {
@@ -202,10 +200,7 @@ func TestMutualTLSFollowsItsAuthorities(t *testing.T) {
 
 // TestServerTLSFromStores: a server whose certificate and authorities are in stores that keytool made asks for certificates and knows them.
 func TestServerTLSFromStores(t *testing.T) {
-	client, err := TLSConfig(stores(t, "ssl.truststore.location", "trust.p12", trustPass, env, "ssl.keystore.location", "key.p12", storePass, env))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := clientSide(t, stores(t, "ssl.truststore.location", "trust.p12", trustPass, env, "ssl.keystore.location", "key.p12", storePass, env))
 	client.ServerName = "127.0.0.1"
 	at := func(name string) string { return filepath.Join("testdata", "stores", name) }
 	const key = "${env:KMIRROR_TEST_KEY}"
@@ -251,12 +246,17 @@ func TestServerTLSFromStores(t *testing.T) {
 // TestServerTLSFollowsAStore: a store is read again when it is exchanged, with the password of then.
 func TestServerTLSFollowsAStore(t *testing.T) {
 	dir := t.TempDir()
-	f := ServerFiles{Certificate: filepath.Join(dir, "store"), Password: "${file:" + filepath.Join(dir, "password") + "}"}
+	f := ServerFiles{Certificate: filepath.Join(dir, "store"), Password: "${file:" + filepath.Join(dir, "password") + "}",
+		KeyPassword: "${env:KMIRROR_TEST_KEY}"}
+	t.Setenv("KMIRROR_TEST_KEY", "store-secret") // of PKCS12 it is the store's
 	put := func(store, password string) {
 		t.Helper()
-		raw, err := os.ReadFile(filepath.Join("testdata", "stores", store))
-		if err == nil {
-			err = os.WriteFile(f.Certificate, raw, 0o600)
+		var err error
+		if store != "" {
+			var raw []byte
+			if raw, err = os.ReadFile(filepath.Join("testdata", "stores", store)); err == nil {
+				err = os.WriteFile(f.Certificate, raw, 0o600)
+			}
 		}
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "password"), []byte(password), 0o600)
@@ -266,22 +266,22 @@ func TestServerTLSFollowsAStore(t *testing.T) {
 		}
 	}
 	put("key.p12", "store-secret")
-	now := time.Now()
-	r := &renewing{files: f, now: func() time.Time { return now }, quiet: quiet.New(slog.New(slog.DiscardHandler), time.Minute, nil)}
-	if err := r.read(); err != nil {
+	r, err := f.follow(recheck, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	first, _ := r.certificate(nil)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	first := r.get().certificate
+	t.Setenv("KMIRROR_TEST_KEY", "key-secret")
 	put("key.jks", "not yet")
 	now = now.Add(recheck)
-	if got, _ := r.certificate(nil); got != first {
+	if r.get().certificate != first {
 		t.Error("a store that can't be opened replaced one that could")
 	}
-	r.files.KeyPassword = "${env:KMIRROR_TEST_KEY}"
-	t.Setenv("KMIRROR_TEST_KEY", "key-secret")
-	put("key.jks", "store-secret")
+	put("", "store-secret") // which is no part of the store, but of what is made of it
 	now = now.Add(recheck)
-	if got, _ := r.certificate(nil); got == first {
+	if r.get().certificate == first {
 		t.Error("the new store is not read")
 	}
 }

@@ -36,10 +36,7 @@ const (
 // TestJavaStores: stores that keytool made are read in both formats, whatever of the two the type says, and serve a handshake in which
 // both sides prove who they are.
 func TestJavaStores(t *testing.T) {
-	server, err := TLSConfig(stores(t, "ssl.keystore.location", "key.p12", storePass, env))
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := clientSide(t, stores(t, "ssl.keystore.location", "key.p12", storePass, env))
 	ca, err := os.ReadFile(filepath.Join("testdata", "stores", "ca.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -57,10 +54,7 @@ func TestJavaStores(t *testing.T) {
 			"ssl.keystore.location", "key.jks", storePass, env, "ssl.key.password", "${env:KMIRROR_TEST_KEY}"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := TLSConfig(props)
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := clientSide(t, props)
 			client.ServerName = "127.0.0.1"
 			a, b := net.Pipe()
 			defer a.Close()
@@ -111,7 +105,7 @@ func TestJavaStoresRefused(t *testing.T) {
 		"broken reference": {stores(t, "ssl.truststore.location", "trust.jks", trustPass, "${env:KMIRROR_NOT_SET}"), "KMIRROR_NOT_SET"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := TLSConfig(c.props)
+			_, err := ClientTLS(c.props, nil)
 			if err == nil || !strings.Contains(err.Error(), c.part) || strings.Contains(err.Error(), "-secret") {
 				t.Errorf("got %v", err)
 			}

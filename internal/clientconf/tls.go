@@ -6,32 +6,66 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 )
 
-// TLSConfig returns the TLS side of client properties, nil for a protocol without TLS. Stores are PEM, PKCS12 or JKS.
-func TLSConfig(props map[string]string) (*tls.Config, error) {
+// ClientTLS returns what makes the TLS side of a connection by client properties, nil for a protocol without TLS. Stores are PEM, PKCS12 or
+// JKS. They are read now, and again for a connection that is made after they, or files that ssl properties refer to, have changed; while
+// what is there can't be used, what was read before is used on, and log says so (nil: nobody). Whom the system trusts, where no truststore
+// is given, is found out once. Each call makes a new configuration, without a ServerName: give it the name or address of the server, which
+// the server's certificate is held against unless the properties say otherwise.
+func ClientTLS(props map[string]string, log *slog.Logger) (func() *tls.Config, error) {
 	protocol, err := securityProtocol(props)
 	if err != nil || !strings.HasSuffix(protocol, "SSL") {
 		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if err := versions(c, props); err != nil {
+	base := tls.Config{MinVersion: tls.VersionTLS12}
+	if err := versions(&base, props); err != nil {
 		return nil, err
 	}
-	if c.RootCAs, err = authorities(props); err != nil {
+	alg, given := props["ssl.endpoint.identification.algorithm"]
+	alg = strings.TrimSpace(alg)
+	if alg != "" && !strings.EqualFold(alg, "https") {
+		return nil, errors.New("ssl.endpoint.identification.algorithm: must be https or empty")
+	}
+	own, err := follow(&followed[identity]{make: func() (identity, error) { return readIdentity(props) }, names: storeFiles(props),
+		what: "ssl.keystore and ssl.truststore"}, log)
+	if err != nil {
 		return nil, err
 	}
-	if err := clientCertificate(c, props); err != nil {
-		return nil, err
-	}
-	if alg, ok := props["ssl.endpoint.identification.algorithm"]; ok && !strings.EqualFold(strings.TrimSpace(alg), "https") {
-		if strings.TrimSpace(alg) != "" {
-			return nil, errors.New("ssl.endpoint.identification.algorithm: must be https or empty")
+	return func() *tls.Config {
+		c, now := base.Clone(), own.get()
+		c.RootCAs = now.authorities
+		if now.certificate != nil {
+			c.Certificates = []tls.Certificate{*now.certificate}
 		}
-		skipHostName(c)
+		if given && alg == "" {
+			skipHostName(c)
+		}
+		return c
+	}, nil
+}
+
+// readIdentity reads the stores of client properties.
+func readIdentity(props map[string]string) (own identity, err error) {
+	if own.authorities, err = authorities(props); err == nil {
+		own.certificate, err = clientCertificate(props)
 	}
-	return c, nil
+	return own, err
+}
+
+// storeFiles names the files that readIdentity reads.
+func storeFiles(props map[string]string) (names []string) {
+	for key, value := range props {
+		switch {
+		case key == "ssl.keystore.location" || key == "ssl.truststore.location":
+			names = append(names, value)
+		case strings.HasPrefix(key, "ssl."):
+			names = append(names, filesIn(value)...)
+		}
+	}
+	return names
 }
 
 // authorities returns whom to trust, nil for whom the system trusts.
@@ -61,13 +95,28 @@ func authorities(props map[string]string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// skipHostName checks the chain as usual but not the host name.
+// skipHostName checks the chain as usual, with the usage, but not the host name, as Java does when it is told no algorithm.
 func skipHostName(c *tls.Config) {
 	roots := c.RootCAs
 	c.InsecureSkipVerify = true // replaced by VerifyConnection
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		return verifyChain(s.PeerCertificates, x509.VerifyOptions{Roots: roots})
 	}
+}
+
+// verifyChain checks a peer's certificate, the first one, with what it sent besides. Errors are as crypto/tls has them.
+func verifyChain(certs []*x509.Certificate, opts x509.VerifyOptions) error {
+	if len(certs) == 0 {
+		return errors.New("the server sent no certificate")
+	}
+	opts.Intermediates = x509.NewCertPool()
+	for _, cert := range certs[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	if _, err := certs[0].Verify(opts); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: certs, Err: err}
+	}
+	return nil
 }
 
 func versions(c *tls.Config, props map[string]string) error {
@@ -91,42 +140,38 @@ func versions(c *tls.Config, props map[string]string) error {
 	return nil
 }
 
-func clientCertificate(c *tls.Config, props map[string]string) error {
+// clientCertificate returns what is shown to servers that ask, nil for nothing.
+func clientCertificate(props map[string]string) (*tls.Certificate, error) {
 	if store, err := storeOf(props, "keystore"); err != nil {
-		return err
+		return nil, err
 	} else if store != nil {
 		cert, err := store.certificate()
-		if err != nil {
-			return err
-		}
-		c.Certificates = []tls.Certificate{cert}
-		return nil
+		return &cert, err
 	}
 	chain, err := pemOf(props, "keystore", "ssl.keystore.certificate.chain")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	key := chain // a PEM keystore file holds both
 	if v, ok := props["ssl.keystore.key"]; ok {
 		text, err := Resolve(v)
 		if err != nil {
-			return fmt.Errorf("ssl.keystore.key: %w", err)
+			return nil, fmt.Errorf("ssl.keystore.key: %w", err)
 		}
 		key = []byte(text)
 	}
 	if chain == nil && key == nil {
-		return nil
+		return nil, nil
 	}
 	if encrypted(key) {
-		return errors.New("ssl.keystore: encrypted private keys are not supported: " +
+		return nil, errors.New("ssl.keystore: encrypted private keys are not supported: " +
 			"decrypt it with openssl pkey and protect the file by its permissions")
 	}
 	cert, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return fmt.Errorf("ssl.keystore: certificate and key: %w", err)
+		return nil, fmt.Errorf("ssl.keystore: certificate and key: %w", err)
 	}
-	c.Certificates = []tls.Certificate{cert}
-	return nil
+	return &cert, nil
 }
 
 func encrypted(key []byte) bool {

@@ -28,9 +28,9 @@ func selfSigned(t testing.TB) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
-// FuzzTLSConfig reads certificates and keys from client properties: what is accepted never trusts more than what is
+// FuzzClientTLS reads certificates and keys from client properties: what is accepted never trusts more than what is
 // given, never goes below TLS 1.2, and no error tells a key.
-func FuzzTLSConfig(f *testing.F) {
+func FuzzClientTLS(f *testing.F) {
 	cert, key := selfSigned(f)
 	f.Add(cert, cert, key, "", "https")
 	f.Add(cert+cert, "", "", "TLSv1.3", "")
@@ -50,9 +50,9 @@ func FuzzTLSConfig(f *testing.F) {
 		if chain != "" || key != "" {
 			props["ssl.keystore.certificate.chain"], props["ssl.keystore.key"] = chain, key
 		}
-		c, err := TLSConfig(props)
-		if (c == nil) != (err != nil) {
-			t.Fatalf("%v next to %v", c, err)
+		secure, err := ClientTLS(props, nil)
+		if (secure == nil) != (err != nil) {
+			t.Fatalf("a configuration (%v) next to %v", secure != nil, err)
 		}
 		if err != nil {
 			if key = strings.TrimSpace(key); len(key) > 40 && strings.Contains(err.Error(), key) {
@@ -60,6 +60,7 @@ func FuzzTLSConfig(f *testing.F) {
 			}
 			return
 		}
+		c := secure()
 		if c.RootCAs == nil || c.MinVersion < tls.VersionTLS12 || c.MaxVersion != 0 && c.MaxVersion < c.MinVersion {
 			t.Fatalf("versions %#x to %#x, own authorities: %v", c.MinVersion, c.MaxVersion, c.RootCAs != nil)
 		}

@@ -209,7 +209,7 @@ func (g *guarded) lookup(t *testing.T) {
 		key, value, _ := strings.Cut(line, "=")
 		props[key] = value
 	}
-	conf, err := clientconf.TLSConfig(props)
+	conf, err := clientconf.ClientTLS(props, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

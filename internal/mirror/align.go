@@ -62,7 +62,7 @@ const recallLimit = 15 * time.Second
 
 // readRemote reads the source's __mirror_state.
 func readRemote(ctx context.Context, mirror coordinator.Mirror) (RemoteState, error) {
-	opts, err := sourceOpts(mirror.Config)
+	opts, err := sourceOpts(mirror.Config, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func dialRemote(mirror coordinator.Mirror) (RemoteAdmin, error) {
 		return nil, fmt.Errorf("%sbootstrap.servers: %w", clientconf.RemoteAdminPrefix, err)
 	}
 	conf := admin.ClientConfig{Addresses: addresses, ClientID: "kmirror"}
-	if conf.TLS, err = clientconf.TLSConfig(props); err != nil {
+	if conf.TLS, err = clientconf.ClientTLS(props, nil); err != nil {
 		return nil, fmt.Errorf("%s%w", clientconf.RemoteAdminPrefix, err)
 	}
 	return admin.NewClient(conf)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -132,7 +133,7 @@ func changed(def coordinator.Mirror, changes []admin.ConfigChange) (map[string]s
 // sameSource refuses properties that lead to another cluster, or to none.
 func (m *Manager) sameSource(ctx context.Context, def coordinator.Mirror, config map[string]string) error {
 	// Not the client that the mirror uses: that goes on until the new properties are stored.
-	probe := newSources(nil, nil)
+	probe := newSources(nil, nil, slog.New(slog.DiscardHandler))
 	defer probe.close()
 	cluster, err := probe.clusterOf(ctx, def.Name, config)
 	if err != nil {
@@ -166,7 +167,7 @@ func (m *Manager) checkConfig(name string, config map[string]string) error {
 	if _, err := filters.Parse(config); err != nil {
 		return wrong(err)
 	}
-	if _, err := sourceOpts(config); err != nil {
+	if _, err := sourceOpts(config, nil); err != nil {
 		return wrong(err)
 	}
 	return nil

@@ -201,7 +201,7 @@ func New(cfg Config) (*Manager, error) {
 	if m.cfg.OnForeign == nil {
 		m.cfg.OnForeign = func() {}
 	}
-	m.sources = newSources(cfg.DestinationOpts, cfg.OnRequest)
+	m.sources = newSources(cfg.DestinationOpts, cfg.OnRequest, m.log)
 	return m, nil
 }
 

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -26,6 +27,7 @@ type sources struct {
 	destOpts []kgo.Opt
 	// sent is told of each request, by the side that it goes to. Optional.
 	sent func(side string)
+	log  *slog.Logger
 
 	mu      sync.Mutex
 	clients map[string]client
@@ -36,8 +38,8 @@ type client struct {
 	kgo    *kgo.Client
 }
 
-func newSources(destOpts []kgo.Opt, sent func(side string)) *sources {
-	return &sources{destOpts: destOpts, sent: sent, clients: map[string]client{}}
+func newSources(destOpts []kgo.Opt, sent func(side string), log *slog.Logger) *sources {
+	return &sources{destOpts: destOpts, sent: sent, log: log, clients: map[string]client{}}
 }
 
 // The two sides of a mirror, as requests are counted.
@@ -97,7 +99,7 @@ func (m *Manager) definition(mirror string) (coordinator.Mirror, error) {
 
 // sourceClient returns the client of a mirror's source that source wraps.
 func (s *sources) sourceClient(name string, config map[string]string) (*kgo.Client, error) {
-	return s.get("mirror "+name, connections(config), func() ([]kgo.Opt, error) { return sourceOpts(config) })
+	return s.get("mirror "+name, connections(config), func() ([]kgo.Opt, error) { return sourceOpts(config, s.log.With("mirror", name)) })
 }
 
 // clusterOf asks a mirror's source for its cluster id, which also shows that it answers: kadm's BrokerMetadata may be what the client
@@ -159,9 +161,9 @@ func (s *sources) forget(mirror string) {
 	}
 }
 
-// sourceOpts turns a mirror's properties into client options.
-func sourceOpts(config map[string]string) ([]kgo.Opt, error) {
-	opts, _, err := clientconf.Options(config)
+// sourceOpts turns a mirror's properties into client options; log is of stores that can't be read again.
+func sourceOpts(config map[string]string, log *slog.Logger) ([]kgo.Opt, error) {
+	opts, _, err := clientconf.Options(config, log)
 	return opts, err
 }
 
@@ -200,7 +202,7 @@ func (m *Manager) syncMirrors() {
 		if m.added[name] == dig {
 			continue
 		}
-		opts, err := sourceOpts(d.Config)
+		opts, err := sourceOpts(d.Config, m.log.With("mirror", name))
 		if err == nil {
 			if _, changed := m.added[name]; changed {
 				m.cfg.Data.RemoveMirror(name)

@@ -64,8 +64,8 @@ type Config struct {
 	Listeners           []Listener
 	InterBrokerListener string
 	CheckListeners      func(*kraft.Image) error
-	UpstreamTLS         *tls.Config // of forwarded connections
-	KafkaVersion        string      // that the destination has, or is to have; optional
+	UpstreamTLS         func() *tls.Config // of forwarded connections
+	KafkaVersion        string             // that the destination has, or is to have; optional
 	Source              []kgo.Opt
 	SourceFilters       *filters.Filters
 }

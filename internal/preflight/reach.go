@@ -59,7 +59,7 @@ func reachBroker(ctx context.Context, c Config, b *kraft.Broker, listener string
 			DialContext(ctx context.Context, network, addr string) (net.Conn, error)
 		} = new(net.Dialer)
 		if e.TLS() && c.UpstreamTLS != nil {
-			dialer = &tls.Dialer{Config: c.UpstreamTLS} // which asks for the certificate of the host, if the configuration names no other
+			dialer = &tls.Dialer{Config: c.UpstreamTLS()} // which asks for the certificate of the host, if the configuration names no other
 		}
 		nc, err := dialer.DialContext(ctx, "tcp", addr)
 		if nc != nil {
