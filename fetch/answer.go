@@ -47,7 +47,7 @@ func (p *partition) answered(
 		p.setBack(t.offset, first)
 		return 0, false
 	}
-	c.own(r, p.l.memory.Load() > p.l.cfg.MemoryBytes/2)
+	c.own(r, p.l.memory.Load() > p.l.memoryLimit.Load()/2)
 	n = len(c.data)
 	s.fetched += int64(n)
 	p.l.cfg.Observer.Fetched(p.assign.Mirror, p.topic, p.id.Partition, n)

@@ -95,9 +95,11 @@ type Leader struct {
 	log      *slog.Logger
 	sessions *sessions
 	memory   atomic.Int64
-	throttle limiter // of all mirrors together
-	img      atomic.Pointer[kraft.Image]
-	done     chan struct{}
+	// throttle is of all mirrors together, memoryLimit what memory is held against.
+	throttle    limiter
+	memoryLimit atomic.Int64
+	img         atomic.Pointer[kraft.Image]
+	done        chan struct{}
 
 	mu      sync.RWMutex
 	parts   map[protocol.PartitionID]*partition
@@ -158,10 +160,17 @@ func NewLeader(cfg Config) (*Leader, error) {
 		cfg: cfg, log: cfg.Log, sessions: newSessions(), done: make(chan struct{}),
 		parts: map[protocol.PartitionID]*partition{}, assigns: map[protocol.PartitionID]Assignment{},
 		mirrors: map[string]*mirror{}, changed: make(chan struct{}), applied: make(chan struct{}),
-		isrDirty: map[*partition]struct{}{}, isrKick: make(chan struct{}, 1), throttle: limiter{rate: cfg.SourceBytesPerSecond},
+		isrDirty: map[*partition]struct{}{}, isrKick: make(chan struct{}, 1),
 	}
 	l.img.Store(&kraft.Image{Offset: -1})
+	l.SetLimits(cfg.SourceBytesPerSecond, cfg.MemoryBytes)
 	return l, nil
+}
+
+// SetLimits replaces Config.SourceBytesPerSecond and Config.MemoryBytes, for what is read from now on.
+func (l *Leader) SetLimits(sourceBytesPerSecond, memoryBytes int64) {
+	l.throttle.rate.Store(sourceBytesPerSecond)
+	l.memoryLimit.Store(memoryBytes)
 }
 
 // Run leads until ctx ends and has joined all its goroutines when it returns. It may be called once.

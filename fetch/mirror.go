@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -70,12 +71,13 @@ func newMirror(l *Leader, cfg MirrorConfig) (*mirror, error) {
 	if cfg.ResponseMaxBytes <= 0 {
 		cfg.ResponseMaxBytes = DefaultResponseMaxBytes
 	}
-	return &mirror{
+	m := &mirror{
 		l: l, cfg: cfg, log: l.log.With("mirror", cfg.Name),
 		refreshKick: make(chan struct{}, 1), loadKick: make(chan struct{}, 1),
 		parts: map[*partition]struct{}{}, clients: map[int]*kgo.Client{}, fetchers: map[fetcherKey]*fetcher{},
-		throttle: limiter{rate: cfg.BytesPerSecond},
-	}, nil
+	}
+	m.throttle.rate.Store(cfg.BytesPerSecond)
+	return m, nil
 }
 
 // start runs the mirror until stop, or until ctx ends and stop is called.
@@ -390,14 +392,15 @@ func (m *mirror) fetcher(key fetcherKey) *fetcher {
 
 // limiter spreads bytes over time; a rate of 0 is no limit.
 type limiter struct {
-	rate int64
+	rate atomic.Int64
 	mu   sync.Mutex
 	due  time.Time
 }
 
 // take returns how long to wait after n bytes.
 func (b *limiter) take(n int, now time.Time) time.Duration {
-	if b.rate <= 0 || n <= 0 {
+	rate := b.rate.Load()
+	if rate <= 0 || n <= 0 {
 		return 0
 	}
 	b.mu.Lock()
@@ -405,7 +408,7 @@ func (b *limiter) take(n int, now time.Time) time.Duration {
 	if b.due.Before(now) {
 		b.due = now
 	}
-	b.due = b.due.Add(time.Duration(float64(n) / float64(b.rate) * float64(time.Second)))
+	b.due = b.due.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
 	return b.due.Sub(now)
 }
 
@@ -418,7 +421,7 @@ func (m *mirror) pace(n int, now time.Time) time.Duration {
 // answer tells where the source's log ends, so with long waits between them lags would be those of long ago.
 func (m *mirror) bounds() (response, partition int32) {
 	response = m.cfg.ResponseMaxBytes
-	for _, rate := range []int64{m.throttle.rate, m.l.throttle.rate} {
+	for _, rate := range []int64{m.throttle.rate.Load(), m.l.throttle.rate.Load()} {
 		if rate > 0 {
 			response = int32(min(int64(response), max(rate/2, 1)))
 		}

@@ -317,7 +317,7 @@ func (p *partition) fits() bool {
 	if len(p.win.chunks) == 0 {
 		return true
 	}
-	return p.win.bytes < p.l.cfg.WindowBytes && p.l.memory.Load() < p.l.cfg.MemoryBytes
+	return p.win.bytes < p.l.cfg.WindowBytes && p.l.memory.Load() < p.l.memoryLimit.Load()
 }
 
 // lowest returns the smallest offset within the window that an active follower reads at.

@@ -467,7 +467,8 @@ func TestSarama782SourceDown(t *testing.T) {
 }
 
 func TestThrottleSpreadsBytes(t *testing.T) {
-	l := limiter{rate: 1000}
+	var l limiter
+	l.rate.Store(1000)
 	now := time.Unix(1000, 0)
 	if d := l.take(500, now); d != 500*time.Millisecond {
 		t.Errorf("wait %v after half a second's bytes", d)
@@ -482,7 +483,8 @@ func TestThrottleSpreadsBytes(t *testing.T) {
 
 // The bound for all mirrors counts as well as a mirror's own, and a throttled source is asked for little at a time.
 func TestThrottleOfAllMirrors(t *testing.T) {
-	l := &Leader{cfg: Config{}, log: slog.New(slog.DiscardHandler), throttle: limiter{rate: 1000}}
+	l := &Leader{cfg: Config{}, log: slog.New(slog.DiscardHandler)}
+	l.SetLimits(1000, DefaultMemoryBytes)
 	m, err := newMirror(l, MirrorConfig{Name: "m", BytesPerSecond: 4000})
 	if err != nil {
 		t.Fatal(err)
@@ -493,7 +495,8 @@ func TestThrottleOfAllMirrors(t *testing.T) {
 	if d := m.pace(1000, time.Unix(1000, 0)); d != time.Second {
 		t.Errorf("wait %v after a second's bytes", d)
 	}
-	l.throttle.rate, m.throttle.rate = 0, 0
+	l.SetLimits(0, DefaultMemoryBytes)
+	m.throttle.rate.Store(0)
 	if response, partition := m.bounds(); response != DefaultResponseMaxBytes || partition != DefaultMaxBytes {
 		t.Errorf("asks for %d bytes, %d of a partition without a throttle", response, partition)
 	}

@@ -75,6 +75,8 @@ type conn struct {
 	sasl, proved bool
 	// peer: the certificate is that of a broker of the destination; refused: one was to be shown, and it is not.
 	peer, refused bool
+	// verdict is of the certificate, nil as long as none was judged; for Rejudge.
+	verdict atomic.Pointer[verdict]
 	// cluster is what the principal may do with the cluster, known once proved. guarded: it may not do everything with topics; then
 	// rights is what is known of that, and denied are the topics of the present request that it may not touch.
 	cluster int32

@@ -423,6 +423,11 @@ func TestConnectionLimits(t *testing.T) {
 			return len(w.server.conns) == 1
 		})
 		w.dial().ask(metadataRequest())
+		w.server.SetMaxConnections(1)
+		w.dial().closed()
+		b.ask(metadataRequest()) // is there and stays
+		w.server.SetMaxConnections(3)
+		w.dial().ask(metadataRequest())
 	})
 	t.Run("idle", func(t *testing.T) {
 		w := newWorld(t, func(_ *world, cfg *Config) { cfg.IdleTimeout = 100 * time.Millisecond })

@@ -145,6 +145,7 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 	common.Observer = gatewayObserver{common.Observer}
 	g := &Gateway{}
 	g.s = &Server{cfg: common, log: common.Log, conns: make(map[*conn]struct{}), quiet: quiet.New(common.Log, quiet.Interval, nil)}
+	g.SetMaxConnections(common.MaxConnections)
 	for _, f := range cfg.Fronts {
 		if f.Listen == nil || f.Name == "" || f.AdvertisedHost == "" || f.Port == 0 || len(f.Ranges) == 0 && f.Names == nil {
 			return nil, fmt.Errorf("gateway: listener %q lacks a socket, a port, an advertised host or node ids", f.Name)
@@ -160,6 +161,9 @@ func NewGateway(cfg GatewayConfig) (*Gateway, error) {
 	}
 	return g, nil
 }
+
+// SetMaxConnections is that of Server.
+func (g *Gateway) SetMaxConnections(n int) { g.s.SetMaxConnections(n) }
 
 // gatewayObserver counts connections apart from those to our own node ids.
 type gatewayObserver struct{ Observer }

@@ -37,6 +37,17 @@ func NewMemory(limit int64) *Memory {
 	return m
 }
 
+// SetLimit changes the bound for what is asked for from now on. What is held stays: under a lower bound others wait until enough of it is
+// given back.
+func (m *Memory) SetLimit(limit int64) {
+	for _, s := range []*share{&m.common, &m.large} {
+		s.mu.Lock()
+		s.limit = limit / 2
+		s.wake()
+		s.mu.Unlock()
+	}
+}
+
 // of is the half for a request.
 func (m *Memory) of(size int) *share {
 	if _, ok := classOf(size); ok {
@@ -166,9 +177,14 @@ func (l *lease) release() {
 		m.used -= l.held
 		l.held, l.slow = 0, false
 		delete(m.holders, l)
-		close(m.freed)
-		m.freed = make(chan struct{})
+		m.wake()
 	}
+}
+
+// wake has those that wait look again.
+func (m *share) wake() {
+	close(m.freed)
+	m.freed = make(chan struct{})
 }
 
 // read is told how reading ended: why is nil when the whole request has come. It returns the reason to close the connection for.

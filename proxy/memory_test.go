@@ -59,6 +59,49 @@ func TestMemoryWaitsForItsTurn(t *testing.T) {
 	}
 }
 
+// A higher limit lets those in that wait, a lower one takes nothing away.
+func TestMemoryLimitChanges(t *testing.T) {
+	t.Parallel()
+	both := NewMemory(200)
+	m := &both.large
+	a, _ := newLease(m)
+	b, _ := newLease(m)
+	c, _ := newLease(m)
+	if err := errors.Join(a.grow(t.Context(), 60), b.grow(t.Context(), 90)); err != nil { // b is the one that may go beyond
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() { got <- c.grow(t.Context(), 50) }()
+	both.SetLimit(300)
+	select {
+	case err := <-got:
+		t.Fatalf("there was room: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	both.SetLimit(400)
+	select {
+	case err := <-got:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a higher limit is not seen")
+	}
+	both.SetLimit(100)
+	b.release()
+	if m.used != 110 {
+		t.Errorf("%d are held, want what a and c hold", m.used)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if a.grow(ended, 61) != nil { // the one that may go beyond
+		t.Error("nobody gets on")
+	}
+	if b.grow(ended, 10) == nil {
+		t.Error("there is room beyond the lower limit")
+	}
+}
+
 // All grow at once and each has a part of what another needs: they get through one after the other.
 func TestMemoryDoesNotLock(t *testing.T) {
 	t.Parallel()

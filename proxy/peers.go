@@ -33,7 +33,7 @@ func (c *conn) identify() error {
 	}
 	var principal string
 	if len(certs) > 0 {
-		principal, c.peer = c.l.Peer(certs[0])
+		principal = c.examine(certs[0])
 	}
 	switch {
 	case c.peer:
@@ -43,6 +43,42 @@ func (c *conn) identify() error {
 		c.s.refusePeer(c.l, principal, remoteOf(c.nc))
 	}
 	return nil
+}
+
+// verdict is what was found of a certificate.
+type verdict struct {
+	cert    *x509.Certificate
+	allowed bool
+}
+
+// examine finds out whether a certificate is that of a broker. Rejudge may come in between: either it knows of the connection by the
+// verdict, or the second look here already sees what has changed.
+func (c *conn) examine(cert *x509.Certificate) (principal string) {
+	for {
+		principal, c.peer = c.l.Peer(cert)
+		c.verdict.Store(&verdict{cert, c.peer})
+		if _, now := c.l.Peer(cert); now == c.peer {
+			return principal
+		}
+	}
+}
+
+// Rejudge is to be called when a listener's Peer judges otherwise than before: it cuts the connections of those whom that concerns, who
+// are refused, or served, when they come back. It returns how many there were.
+func (s *Server) Rejudge() int {
+	var of []*conn
+	s.mu.Lock()
+	clear(s.strangers) // so that each is logged again
+	for c := range s.conns {
+		if was := c.verdict.Load(); was != nil {
+			if _, allowed := c.l.Peer(was.cert); allowed != was.allowed {
+				of = append(of, c)
+			}
+		}
+	}
+	s.mu.Unlock()
+	s.cut(of)
+	return len(of)
 }
 
 // refusePeer counts a peer that is no broker of the destination, and logs it, once a principal.

@@ -226,6 +226,48 @@ func TestPeersAreKnownByCertificates(t *testing.T) {
 	}
 }
 
+// TestRejudge: when other brokers are allowed than before, the connections of those whom that concerns end, and only those.
+func TestRejudge(t *testing.T) {
+	t.Parallel()
+	ca := authorityOf(t)
+	var allow atomic.Pointer[string]
+	is := func(name string) { allow.Store(&name) }
+	is("one")
+	w := newWorld(t, mutual(t, ca.cert, tls.RequireAndVerifyClientCert, false), func(_ *world, cfg *Config) {
+		cfg.Listeners[0].Peer = func(c *x509.Certificate) (string, bool) {
+			name := c.Subject.CommonName
+			return "User:CN=" + name, name == "both" || name == *allow.Load()
+		}
+	})
+	w.server.replicaFetch = emptyFetch
+	fetched := func(p *client, want int16) *client {
+		t.Helper()
+		if got := p.ask(replicaFetchRequest()).(*kmsg.FetchResponse).ErrorCode; got != want {
+			t.Errorf("a fetch as a replica is answered with %d, want %d", got, want)
+		}
+		return p
+	}
+	certs := map[string]tls.Certificate{}
+	for _, name := range []string{"one", "two", "both", "none"} {
+		certs[name] = ca.issue(t, name)
+	}
+	one, two := fetched(w.dialTLS(certs["one"]), 0), fetched(w.dialTLS(certs["two"]), codeClusterAuthorization)
+	both, none := fetched(w.dialTLS(certs["both"]), 0), fetched(w.dialTLS(certs["none"]), codeClusterAuthorization)
+	is("two")
+	if n := w.server.Rejudge(); n != 2 {
+		t.Errorf("%d connections were cut, want 2", n)
+	}
+	one.closed()
+	two.closed()
+	fetched(both, 0)
+	fetched(none, codeClusterAuthorization)
+	fetched(w.dialTLS(certs["one"]), codeClusterAuthorization)
+	fetched(w.dialTLS(certs["two"]), 0)
+	if n := w.server.Rejudge(); n != 0 {
+		t.Errorf("%d connections were cut for nothing", n)
+	}
+}
+
 func TestNobodyWithoutACertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mutual(t, authorityOf(t).cert, tls.RequireAndVerifyClientCert, false))

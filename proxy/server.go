@@ -31,6 +31,8 @@ type Server struct {
 	// replicaFetch has the Leader serve a replica and returns the whole answer.
 	replicaFetch func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error)
 
+	maxConnections atomic.Int64
+
 	mu    sync.Mutex
 	conns map[*conn]struct{}
 	// strangers are the principals that were refused.
@@ -46,6 +48,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, log: cfg.Log, conns: make(map[*conn]struct{}), strangers: make(map[string]struct{})}
 	s.quiet = quiet.New(cfg.Log, quiet.Interval, nil)
+	s.SetMaxConnections(cfg.MaxConnections)
 	s.versions = newVersionCache(s)
 	s.replicaFetch = func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error) {
 		reply, err := cfg.Leader.Fetch(ctx, req, nodeID)
@@ -89,6 +92,9 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 }
+
+// SetMaxConnections changes the limit for connections that come; those that are there stay.
+func (s *Server) SetMaxConnections(n int) { s.maxConnections.Store(int64(n)) }
 
 // drain asks every connection to end and waits for that, for DrainTimeout at most.
 func (s *Server) drain(cut context.CancelFunc) error {
@@ -151,7 +157,8 @@ func (s *Server) accept(ctx, force context.Context, l Listener) error {
 func (s *Server) admit(force context.Context, l Listener, nc net.Conn) {
 	c := newConn(s, l, nc)
 	s.mu.Lock()
-	full := len(s.conns) >= s.cfg.MaxConnections
+	limit := s.maxConnections.Load()
+	full := int64(len(s.conns)) >= limit
 	refuse := full || s.draining
 	if !refuse {
 		s.conns[c] = struct{}{}
@@ -160,7 +167,7 @@ func (s *Server) admit(force context.Context, l Listener, nc net.Conn) {
 	s.mu.Unlock()
 	if full {
 		s.quiet.Warn("full", "connection limit reached, new connections are closed",
-			"limit", s.cfg.MaxConnections, "listener", l.Name, "remote", remoteOf(nc))
+			"limit", limit, "listener", l.Name, "remote", remoteOf(nc))
 	}
 	if refuse {
 		nc.Close()

@@ -40,11 +40,11 @@ func newServeCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			level := new(slog.LevelVar)
-			if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+			logging := new(logSettings)
+			if err := logging.set(cfg.Log); err != nil {
 				return usageError("log.level: "+err.Error(), "use debug, info, warn or error")
 			}
-			log := newLogger(c.err, cfg.Log.Format, level)
+			log := newLogger(c.err, logging)
 			if check {
 				return checkDestination(cmd.Context(), cfg, c.out)
 			}
@@ -52,7 +52,7 @@ func newServeCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p.level = level
+			p.logging = logging
 			p.reloads, reloads.log, reloads.current, reloads.apply = reloads, log, cfg, p.reload
 			signal.Notify(reloads.signals, syscall.SIGHUP)
 			defer signal.Stop(reloads.signals)
@@ -96,7 +96,7 @@ type process struct {
 	metrics  *metrics
 	tap      *tap.Tap
 	stderr   io.Writer // for a trace
-	level    *slog.LevelVar
+	logging  *logSettings
 	reloads  *reloader
 	untraced bool // the trace of the configuration in force could not begin; the reloader's
 }

@@ -72,12 +72,17 @@ type sockets struct {
 	admin, http net.Listener
 	// adminTLS is the admin listener's, peerTLS what other processes are asked by; nil without TLS.
 	adminTLS *tls.Config
-	peerTLS  func() *tls.Config
-	notes    []string // what an operator should look at
+	// allow are the brokers that may replicate, by listener.
+	allow   map[string]*allowance
+	peerTLS func() *tls.Config
+	notes   []string // what an operator should look at
 }
 
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
-	s = &sockets{}
+	s = &sockets{allow: map[string]*allowance{}}
+	for _, l := range cfg.Listeners {
+		s.allow[l.Name] = newAllowance(l.Allow)
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -102,7 +107,7 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 			if conf := secure[l.Name]; conf != nil {
 				sock = tls.NewListener(sock, conf)
 			}
-			s.clients = append(s.clients, cfg.proxyListener(l, sock, id))
+			s.clients = append(s.clients, cfg.proxyListener(l, sock, id, s.allow[l.Name]))
 			node.Listeners = append(node.Listeners, broker.Listener{Name: l.Name, Host: host, Port: port, SecurityProtocol: securityProtocols[l.Protocol]})
 		}
 		s.nodes = append(s.nodes, node)

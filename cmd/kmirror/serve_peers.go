@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"kmirror/internal/admin"
@@ -71,24 +72,31 @@ func (c *Config) checkPeers(k *checker, key string, l ListenerConfig) {
 	k.readable(key, l.TLS.mutual())
 }
 
-// proxyListener is one open socket of a listener.
-func (c *Config) proxyListener(l ListenerConfig, sock net.Listener, node int32) proxy.Listener {
+// proxyListener is one open socket of a listener. allow is used where peers are known by certificates.
+func (c *Config) proxyListener(l ListenerConfig, sock net.Listener, node int32, allow *allowance) proxy.Listener {
 	out := proxy.Listener{Name: l.Name, Listen: sock, NodeID: node, InterBroker: c.interBroker(l)}
 	if c.verifies(l) {
 		out.Mutual, out.Clients = true, c.shared()
 		if l.Protocol == "SSL" {
-			out.Peer = allowed(l.Allow)
+			out.Peer = allow.check
 		}
 	}
 	return out
 }
 
-// allowed judges certificates by their principals.
-func allowed(principals []string) proxy.PeerCheck {
-	return func(cert *x509.Certificate) (string, bool) {
-		principal, ok := admin.Principal(cert)
-		return principal, ok && slices.Contains(principals, principal)
-	}
+// allowance judges certificates by their principals, by the list of then.
+type allowance struct{ principals atomic.Pointer[[]string] }
+
+func newAllowance(principals []string) *allowance {
+	a := new(allowance)
+	a.principals.Store(&principals)
+	return a
+}
+
+// check is a proxy.PeerCheck.
+func (a *allowance) check(cert *x509.Certificate) (string, bool) {
+	principal, ok := admin.Principal(cert)
+	return principal, ok && slices.Contains(*a.principals.Load(), principal)
 }
 
 // peerTLS is how what brokers of the destination send on goes to other brokers where they are known by certificates: as the replication

@@ -99,7 +99,7 @@ func TestPeerListeners(t *testing.T) {
 		if conf := listeners["REPL"]; (conf == nil) != (c.auth == tls.NoClientCert) || conf != nil && conf.ClientAuth != c.auth {
 			t.Errorf("%s: the listener asks for certificates: %+v", c.name, conf)
 		}
-		l := cfg.proxyListener(cfg.Listeners[len(cfg.Listeners)-1], nil, 9001)
+		l := cfg.proxyListener(cfg.Listeners[len(cfg.Listeners)-1], nil, 9001, newAllowance(nil))
 		if !l.InterBroker || (l.Peer != nil) != c.peers || l.Mutual != c.mutual || l.Clients != c.among {
 			t.Errorf("%s: %+v", c.name, l)
 		}
@@ -108,7 +108,7 @@ func TestPeerListeners(t *testing.T) {
 			t.Errorf("%s: what brokers send on goes with a configuration of its own (%v), %v", c.name, secure != nil, err)
 		}
 		if c.clients != "" {
-			if l := cfg.proxyListener(cfg.Listeners[0], nil, 9001); l.InterBroker || l.Peer != nil || l.Mutual {
+			if l := cfg.proxyListener(cfg.Listeners[0], nil, 9001, newAllowance(nil)); l.InterBroker || l.Peer != nil || l.Mutual {
 				t.Errorf("%s: clients' listener %+v", c.name, l)
 			}
 		}
@@ -123,7 +123,7 @@ func TestAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for principal, want := range map[string]bool{"User:CN=broker": true, "User:CN=other": false, "CN=broker": false} {
-		if who, ok := allowed([]string{"User:CN=x", principal})(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
+		if who, ok := newAllowance([]string{"User:CN=x", principal}).check(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
 			t.Errorf("%s is allowed: %s, %v", principal, who, ok)
 		}
 	}

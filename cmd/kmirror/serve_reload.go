@@ -90,7 +90,11 @@ func (r *reloader) load(again bool) {
 // needRestart names the keys that differ and are not reloaded.
 func needRestart(before, after *Config) (keys []string) {
 	fixed := func(c Config) reflect.Value {
-		c.Admin.Allow, c.Log.Level, c.Trace = nil, "", TraceConfig{}
+		c.Admin.Allow, c.Limits, c.Log, c.Trace = nil, LimitsConfig{}, LogConfig{}, TraceConfig{}
+		c.Listeners = slices.Clone(c.Listeners)
+		for i := range c.Listeners {
+			c.Listeners[i].Allow = nil
+		}
 		return reflect.ValueOf(c)
 	}
 	a, b := fixed(*before), fixed(*after)
@@ -108,9 +112,13 @@ func (p *process) reload(before, next *Config, again bool) {
 		p.log.Info("admin.allow has changed", "audit", true, "verb", "allow", "allow", next.Admin.Allow)
 		p.admin.SetAllow(next.Admin.Allow)
 	}
-	if before.Log.Level != next.Log.Level {
-		if err := p.level.UnmarshalText([]byte(next.Log.Level)); err == nil {
-			p.log.Info("log.level has changed", "level", next.Log.Level)
+	p.reloadPeers(next)
+	if before.Limits != next.Limits {
+		p.setLimits(next.Limits)
+	}
+	if before.Log != next.Log {
+		if err := p.logging.set(next.Log); err == nil {
+			p.log.Info("log has changed", "level", next.Log.Level, "format", next.Log.Format)
 		}
 	}
 	if !reflect.DeepEqual(before.Trace, next.Trace) || again && (p.untraced || p.tap.Failed()) {
@@ -119,4 +127,34 @@ func (p *process) reload(before, next *Config, again bool) {
 			p.log.Warn("the trace stays what it was", "err", err)
 		}
 	}
+}
+
+// reloadPeers brings the brokers into force that may replicate, on listeners that are there.
+func (p *process) reloadPeers(next *Config) {
+	changed := false
+	for _, l := range next.Listeners {
+		allow := p.sockets.allow[l.Name]
+		if allow == nil || slices.Equal(*allow.principals.Load(), l.Allow) {
+			continue
+		}
+		p.log.Info("allow of a listener has changed", "audit", true, "verb", "allow", "listener", l.Name, "allow", l.Allow)
+		allow.principals.Store(&l.Allow)
+		changed = true
+	}
+	if changed {
+		p.log.Info("connections of peers whom that concerns were cut", "connections", p.proxy.Rejudge())
+	}
+}
+
+// setLimits brings other limits into force.
+func (p *process) setLimits(l LimitsConfig) {
+	p.leader.SetLimits(int64(l.SourceBytesPerSecond), int64(l.Memory)/4)
+	p.requests.SetLimit(int64(l.Memory) / 4)
+	p.proxy.SetMaxConnections(l.Connections)
+	if p.gateway != nil {
+		p.gateway.SetMaxConnections(l.Connections)
+	}
+	tuneMemory(l.Memory)
+	p.log.Info("limits have changed", "source_bytes_per_second", int64(l.SourceBytesPerSecond), "connections", l.Connections,
+		"memory", int64(l.Memory))
 }

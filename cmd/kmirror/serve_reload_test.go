@@ -65,6 +65,8 @@ func TestReload(t *testing.T) {
 	}{
 		{"a comment", "rack:", "# nothing\nrack:", false, ""},
 		{"level", "level: debug", "level: warn", true, "read again"},
+		{"format", "format: text", "format: json", true, "read again"},
+		{"limits", "connections: 500", "connections: 501", true, "read again"},
 		{"trace", "lock:", "trace: {file: \"-\", api: [Fetch]}\nlock:", true, "read again"},
 		{"needs a restart", "rack: dc2-a", "rack: dc2-b", true, "wait for a restart\" keys=rack"},
 		{"not usable", "node_ids: [9001, 9002]", "node_ids: [9001]", false, "stays in force"},
@@ -76,7 +78,8 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s: the change is not seen once", c.name)
 		}
 		r.load(false)
-		if (len(r.applied) > n) != c.applied || !strings.Contains(r.log.String(), c.logged) || c.logged == "" && r.log.Len() > 0 {
+		if (len(r.applied) > n) != c.applied || !strings.Contains(r.log.String(), c.logged) || c.logged == "" && r.log.Len() > 0 ||
+			strings.Contains(r.log.String(), "wait for a restart") != strings.HasPrefix(c.logged, "wait") {
 			t.Errorf("%s: applied %v, log: %s", c.name, len(r.applied) > n, &r.log)
 		}
 		r.write(goodConfig)
@@ -180,6 +183,55 @@ func TestTraceThatCouldNotBegin(t *testing.T) {
 	r.load(true)
 	if _, err := os.Stat(filepath.Join(dir, "trace.log")); err != nil {
 		t.Errorf("nothing is traced after SIGHUP: %v", err)
+	}
+}
+
+// TestAllowNeedsNoRestart, other parts of a listener do.
+func TestAllowNeedsNoRestart(t *testing.T) {
+	with := func(bind, allow string) *Config {
+		return &Config{Listeners: []ListenerConfig{{Name: "REPL", Bind: bind, Allow: []string{allow}}}}
+	}
+	before := with("a:1", "User:CN=a")
+	for _, c := range []struct {
+		next *Config
+		want string
+	}{{with("a:1", "User:CN=b"), ""}, {with("a:2", "User:CN=a"), "listeners"}, {&Config{}, "listeners"}} {
+		if got := strings.Join(needRestart(before, c.next), " "); got != c.want {
+			t.Errorf("%v: got %q, want %q", c.next.Listeners, got, c.want)
+		}
+	}
+	if before.Listeners[0].Allow == nil {
+		t.Error("the configuration in force was changed")
+	}
+}
+
+// TestLogSettings: level and format of all loggers that come from one change while they are in use.
+func TestLogSettings(t *testing.T) {
+	var out bytes.Buffer
+	s := new(logSettings)
+	if err := s.set(LogConfig{Format: "text", Level: "info"}); err != nil {
+		t.Fatal(err)
+	}
+	log := newLogger(&out, s).With("a", 1).WithGroup("g").With("b", 2)
+	says := func(want string) {
+		t.Helper()
+		out.Reset()
+		log.Debug("detail")
+		log.Warn("something", "c", 3)
+		if got := out.String(); !strings.HasSuffix(got, want+"\n") || strings.Count(got, "\n") != strings.Count(want, "detail")+1 {
+			t.Errorf("got %s, want it to end with %s", got, want)
+		}
+	}
+	says(`level=WARN msg=something a=1 g.b=2 g.c=3`)
+	if err := s.set(LogConfig{Format: "json", Level: "warn"}); err != nil {
+		t.Fatal(err)
+	}
+	says(`"level":"WARN","msg":"something","a":1,"g":{"b":2,"c":3}}`)
+	if err := s.set(LogConfig{Format: "text", Level: "debug"}); err != nil || !log.Enabled(t.Context(), slog.LevelDebug) {
+		t.Errorf("debug is off: %v", err)
+	}
+	if s.set(LogConfig{Level: "loud"}) == nil {
+		t.Error("a level that there is not")
 	}
 }
 
