@@ -114,6 +114,8 @@ type ListenerConfig struct {
 	// Allow are the principals of the destination's brokers where they know each other by certificates, on an inter-broker listener of
 	// protocol SSL; each "User:" and the subject of a certificate as Kafka writes it.
 	Allow []string `yaml:"allow"`
+	// PrincipalMappingRules are the brokers' ssl.principal.mapping.rules: what they make of a subject stands in Allow behind "User:".
+	PrincipalMappingRules string `yaml:"principal_mapping_rules"`
 }
 
 // endpoint returns where the i-th node id (from 0) listens and what it advertises. Call it on checked configurations; bind

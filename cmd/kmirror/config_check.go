@@ -82,7 +82,7 @@ func (k *checker) access(a AdminConfig) {
 	if len(a.Allow) == 0 {
 		k.add("admin.allow", `missing, so nobody could ask anything; name principals, those of other processes among them, such as "User:CN=sre"`)
 	}
-	k.principals("admin.allow", a.Allow)
+	k.principals("admin.allow", a.Allow, false)
 	switch {
 	case a.TLS.Certificate == "":
 		k.add("admin.tls.certificate", "missing; give files for the host name under which kmirror is reached")
@@ -104,10 +104,14 @@ func (k *checker) readable(key string, files clientconf.ServerFiles) {
 // wantedFiles is what a certificate may be given as.
 const wantedFiles = "PEM, PKCS12 or JKS files that kmirror can read"
 
-// principals checks a list of who may do something, by certificate.
-func (k *checker) principals(key string, allow []string) {
+// principals checks a list of who may do something, by certificate. mapped: rules make other names of subjects.
+func (k *checker) principals(key string, allow []string, mapped bool) {
 	for _, principal := range allow {
 		switch name, ok := strings.CutPrefix(principal, "User:"); {
+		case mapped:
+			if !ok || name == "" {
+				k.add(key, `%q is no principal; write "User:" and what principal_mapping_rules make of a certificate's subject`, principal)
+			}
 		case !ok || !strings.Contains(name, "="):
 			k.add(key, `%q is no principal; write "User:" and the subject of the client's certificate, such as "User:CN=sre,O=Acme"`, principal)
 		case spaced.MatchString(name):

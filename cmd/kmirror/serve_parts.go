@@ -81,7 +81,7 @@ type sockets struct {
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	s = &sockets{allow: map[string]*allowance{}}
 	for _, l := range cfg.Listeners {
-		s.allow[l.Name] = newAllowance(l.Allow)
+		s.allow[l.Name] = newAllowance(l)
 	}
 	defer func() {
 		if err != nil {

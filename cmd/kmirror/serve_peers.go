@@ -51,10 +51,15 @@ func (c *Config) checkPeers(k *checker, key string, l ListenerConfig) {
 			c.Destination.InterBrokerListener)
 	case len(l.Allow) > 0 && strings.HasPrefix(l.Protocol, "SASL_"):
 		k.add(key+".allow", "brokers are known by their logins here, and judged by the destination's authorizer (CLUSTER_ACTION); remove it")
+	case len(l.Allow) == 0 && l.PrincipalMappingRules != "":
+		k.add(key+".principal_mapping_rules", "is for the names in allow, of which there are none; remove it")
 	case len(l.Allow) > 0 && l.Protocol == "PLAINTEXT":
 		k.add(key+".allow", "nobody proves who he is with protocol PLAINTEXT; remove it")
 	}
-	k.principals(key+".allow", l.Allow)
+	k.principals(key+".allow", l.Allow, l.PrincipalMappingRules != "")
+	if _, err := parsePrincipalRules(l.PrincipalMappingRules); err != nil {
+		k.add(key+".principal_mapping_rules", "%v", err)
+	}
 	if l.TLS == nil || l.TLS.Certificate == "" || !strings.HasSuffix(l.Protocol, "SSL") {
 		return
 	}
@@ -84,19 +89,49 @@ func (c *Config) proxyListener(l ListenerConfig, sock net.Listener, node int32, 
 	return out
 }
 
-// allowance judges certificates by their principals, by the list of then.
-type allowance struct{ principals atomic.Pointer[[]string] }
+// allowance judges certificates by their principals, by what the configuration of then says of a listener.
+type allowance struct{ now atomic.Pointer[allowed] }
 
-func newAllowance(principals []string) *allowance {
+// allowed are who may replicate, and what names they have. text is what rules were read of.
+type allowed struct {
+	principals []string
+	rules      principalRules
+	text       string
+}
+
+func newAllowance(l ListenerConfig) *allowance {
 	a := new(allowance)
-	a.principals.Store(&principals)
+	a.set(l)
 	return a
 }
 
-// check is a proxy.PeerCheck.
+// set takes over a checked configuration, and reports whether it is another one.
+func (a *allowance) set(l ListenerConfig) bool {
+	was := a.now.Load()
+	if was != nil && slices.Equal(was.principals, l.Allow) && was.text == l.PrincipalMappingRules {
+		return false
+	}
+	rules, err := parsePrincipalRules(l.PrincipalMappingRules)
+	if err != nil { // which the check of configurations refuses
+		return false
+	}
+	a.now.Store(&allowed{l.Allow, rules, l.PrincipalMappingRules})
+	return true
+}
+
+// check is a proxy.PeerCheck. Whom the rules give no name is known by the subject, and not allowed.
 func (a *allowance) check(cert *x509.Certificate) (string, bool) {
 	principal, ok := admin.Principal(cert)
-	return principal, ok && slices.Contains(*a.principals.Load(), principal)
+	if !ok {
+		return principal, false
+	}
+	now := a.now.Load()
+	name, ok := now.rules.name(strings.TrimPrefix(principal, "User:"))
+	if !ok {
+		return principal, false
+	}
+	principal = "User:" + name
+	return principal, slices.Contains(now.principals, principal)
 }
 
 // peerTLS is how what brokers of the destination send on goes to other brokers where they are known by certificates: as the replication

@@ -48,6 +48,10 @@ func TestBrokersProveWhoTheyAre(t *testing.T) {
 		{"nobody asked at one listener for all", "", "protocol: SSL, " + files, "listeners.REPL.tls.ca: missing"},
 		{"no principal", plain, "protocol: SSL, " + mutual + ", allow: [broker]", `"broker" is no principal`},
 		{"a space", plain, "protocol: SSL, " + mutual + `, allow: ["User:CN=a, O=b"]`, "space after a comma"},
+		{"names by rules", plain, "protocol: SSL, " + mutual + `, allow: ["User:b"], principal_mapping_rules: "RULE:^CN=(.*?),.*$/$1/,DEFAULT"`, ""},
+		{"no name by rules", plain, "protocol: SSL, " + mutual + `, allow: [b], principal_mapping_rules: DEFAULT`, "what principal_mapping_rules make"},
+		{"no rules", plain, "protocol: SSL, " + mutual + `, allow: ["User:b"], principal_mapping_rules: "RULE:CN=(.*)/$1/"`, "has to begin with ^"},
+		{"rules for nobody", plain, "protocol: SASL_PLAINTEXT, principal_mapping_rules: DEFAULT", "of which there are none"},
 		{"allowed and logged in", plain, "protocol: SASL_SSL, " + files + allow, "known by their logins"},
 		{"allowed in the clear", plain, plain + allow, "nobody proves"},
 		{"clients allowed", plain + allow, plain, "is for the inter-broker listener, REPL"},
@@ -99,7 +103,7 @@ func TestPeerListeners(t *testing.T) {
 		if conf := listeners["REPL"]; (conf == nil) != (c.auth == tls.NoClientCert) || conf != nil && conf.ClientAuth != c.auth {
 			t.Errorf("%s: the listener asks for certificates: %+v", c.name, conf)
 		}
-		l := cfg.proxyListener(cfg.Listeners[len(cfg.Listeners)-1], nil, 9001, newAllowance(nil))
+		l := cfg.proxyListener(cfg.Listeners[len(cfg.Listeners)-1], nil, 9001, newAllowance(ListenerConfig{}))
 		if !l.InterBroker || (l.Peer != nil) != c.peers || l.Mutual != c.mutual || l.Clients != c.among {
 			t.Errorf("%s: %+v", c.name, l)
 		}
@@ -108,7 +112,7 @@ func TestPeerListeners(t *testing.T) {
 			t.Errorf("%s: what brokers send on goes with a configuration of its own (%v), %v", c.name, secure != nil, err)
 		}
 		if c.clients != "" {
-			if l := cfg.proxyListener(cfg.Listeners[0], nil, 9001, newAllowance(nil)); l.InterBroker || l.Peer != nil || l.Mutual {
+			if l := cfg.proxyListener(cfg.Listeners[0], nil, 9001, newAllowance(ListenerConfig{})); l.InterBroker || l.Peer != nil || l.Mutual {
 				t.Errorf("%s: clients' listener %+v", c.name, l)
 			}
 		}
@@ -123,8 +127,23 @@ func TestAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for principal, want := range map[string]bool{"User:CN=broker": true, "User:CN=other": false, "CN=broker": false} {
-		if who, ok := newAllowance([]string{"User:CN=x", principal}).check(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
+		if who, ok := newAllowance(ListenerConfig{Allow: []string{"User:CN=x", principal}}).check(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
 			t.Errorf("%s is allowed: %s, %v", principal, who, ok)
 		}
 	}
+	a := newAllowance(ListenerConfig{Allow: []string{"User:BROKER"}, PrincipalMappingRules: "RULE:^CN=(.*)$/$1/U"})
+	is := func(name string, allowed bool) {
+		t.Helper()
+		if who, ok := a.check(conf.Certificates[0].Leaf); who != name || ok != allowed {
+			t.Errorf("it is %s, allowed: %v; want %s, %v", who, ok, name, allowed)
+		}
+	}
+	is("User:BROKER", true)
+	if a.set(ListenerConfig{Allow: []string{"User:BROKER"}, PrincipalMappingRules: "RULE:^CN=(.*)$/$1/U"}) {
+		t.Error("the same counts as a change")
+	}
+	if !a.set(ListenerConfig{Allow: []string{"User:CN=broker"}, PrincipalMappingRules: "RULE:^OU=(.*)$/$1/U"}) {
+		t.Error("other rules are no change")
+	}
+	is("User:CN=broker", false) // which is no name that the rules give
 }

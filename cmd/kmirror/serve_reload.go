@@ -93,7 +93,7 @@ func needRestart(before, after *Config) (keys []string) {
 		c.Admin.Allow, c.Limits, c.Log, c.Trace = nil, LimitsConfig{}, LogConfig{}, TraceConfig{}
 		c.Listeners = slices.Clone(c.Listeners)
 		for i := range c.Listeners {
-			c.Listeners[i].Allow = nil
+			c.Listeners[i].Allow, c.Listeners[i].PrincipalMappingRules = nil, ""
 		}
 		return reflect.ValueOf(c)
 	}
@@ -133,13 +133,11 @@ func (p *process) reload(before, next *Config, again bool) {
 func (p *process) reloadPeers(next *Config) {
 	changed := false
 	for _, l := range next.Listeners {
-		allow := p.sockets.allow[l.Name]
-		if allow == nil || slices.Equal(*allow.principals.Load(), l.Allow) {
-			continue
+		if allow := p.sockets.allow[l.Name]; allow != nil && allow.set(l) {
+			changed = true
+			p.log.Info("allow of a listener has changed", "audit", true, "verb", "allow", "listener", l.Name, "allow", l.Allow,
+				"principal_mapping_rules", l.PrincipalMappingRules)
 		}
-		p.log.Info("allow of a listener has changed", "audit", true, "verb", "allow", "listener", l.Name, "allow", l.Allow)
-		allow.principals.Store(&l.Allow)
-		changed = true
 	}
 	if changed {
 		p.log.Info("connections of peers whom that concerns were cut", "connections", p.proxy.Rejudge())

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +42,7 @@ func TestGatewayNames(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		run  func(t *testing.T)
-	}{{"franz-go", n.franz}, {"Java", n.java}, {"a broker restarts", n.restart}, {"other names", n.others}} {
+	}{{"franz-go", n.franz}, {"Java", n.java}, {"kcat", n.kcat}, {"a broker restarts", n.restart}, {"other names", n.others}} {
 		t.Run(step.name, step.run)
 	}
 	if err := n.s.stop(); err != nil {
@@ -132,8 +134,9 @@ func (n *nameBed) franz(t *testing.T) {
 	}
 }
 
-// java: names come from a file, and there is no resolver for any other.
-func (n *nameBed) java(t *testing.T) {
+// hosts is a file with the names of the brokers and of the bootstrap address.
+func (n *nameBed) hosts(t *testing.T) string {
+	t.Helper()
 	hosts := filepath.Join(t.TempDir(), "hosts")
 	var lines strings.Builder
 	for _, addr := range n.names() {
@@ -143,7 +146,12 @@ func (n *nameBed) java(t *testing.T) {
 	if err := os.WriteFile(hosts, []byte(lines.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sec := n.dst.Security()
+	return hosts
+}
+
+// java: names come from a file, and there is no resolver for any other.
+func (n *nameBed) java(t *testing.T) {
+	hosts, sec := n.hosts(t), n.dst.Security()
 	file, err := sec.WriteProperties("names.properties", sec.Properties(testkafka.AdminUser))
 	if err != nil {
 		t.Fatal(err)
@@ -163,6 +171,43 @@ func (n *nameBed) java(t *testing.T) {
 		"--command-property", "group.protocol=consumer")
 	if !strings.Contains(out, "Processed a total of 203 messages") {
 		t.Errorf("the consumer says\n%.3000s", out)
+	}
+}
+
+// kcat: librdkafka finds the brokers by their names, in a mount namespace whose file of hosts has them.
+func (n *nameBed) kcat(t *testing.T) {
+	testkafka.EnsureKcat(t)
+	hosts, sec := n.hosts(t), n.dst.Security()
+	within := []string{"unshare", "-rm", "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, hosts}
+	if out, err := exec.Command(within[0], append(within[1:], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("a mount namespace can't be made (it takes root, or user namespaces): %v %s", err, out)
+	}
+	run := func(in string, args ...string) string {
+		args = slices.Concat(within[1:], []string{"kcat", "-b", "all.kafka.test:" + n.port, "-X", "security.protocol=sasl_ssl",
+			"-X", "sasl.mechanisms=SCRAM-SHA-512", "-X", "sasl.username=" + testkafka.AdminUser,
+			"-X", "sasl.password=" + sec.Password(testkafka.AdminUser), "-X", "ssl.ca.location=" + sec.CA()}, args)
+		cmd := exec.CommandContext(timeout(t, time.Minute), within[0], args...)
+		cmd.Stdin = strings.NewReader(in)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("kcat %v: %v %s", args[len(args)-1], err, &errs)
+		}
+		return string(out)
+	}
+	listed := run("", "-L")
+	for _, name := range n.names()[1:3] {
+		if !strings.Contains(listed, name) {
+			t.Errorf("%s is not listed in\n%s", name, listed)
+		}
+	}
+	for partition := range 2 { // each has its broker
+		run("x\ny\n", "-P", "-t", "rw", "-p", strconv.Itoa(partition))
+	}
+	got := run("", "-C", "-t", "rw", "-o", "beginning", "-e", "-q")
+	if strings.Count(got, "x\ny\n") != 2 {
+		t.Errorf("kcat reads %d lines, and not twice what it wrote", strings.Count(got, "\n"))
 	}
 }
 

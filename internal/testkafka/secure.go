@@ -60,17 +60,20 @@ func newSecurity(dir string) (*Security, error) {
 		return nil, err
 	}
 	s := &Security{dir: dir}
+	return s, s.Rotate()
+}
+
+// Rotate replaces the authority and the brokers' certificate. Nodes read both when they start, clients of this Security when they are made:
+// those of the one understand those of the other again after a restart.
+func (s *Security) Rotate() (err error) {
 	if s.ca, err = newAuthority(); err != nil {
-		return nil, fmt.Errorf("testkafka: authority: %w", err)
+		return fmt.Errorf("testkafka: authority: %w", err)
 	}
-	if err := os.WriteFile(s.CA(), s.ca.pem, 0o600); err != nil {
-		return nil, err
+	if err := replace(s.CA(), s.ca.pem); err != nil {
+		return err
 	}
-	certificate, key, err := s.Certificate(brokerName)
-	if err != nil {
-		return nil, err
-	}
-	return s, join(s.brokerStore(), key, certificate)
+	_, err = s.Store(brokerName)
+	return err
 }
 
 // CA is the file with the authority's certificate, in PEM.
