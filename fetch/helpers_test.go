@@ -21,6 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// soon is how long what is to come about at once may take: the machine may be busy with other tests.
+const soon = 30 * time.Second
+
 var destID = protocol.UUID{15: 0xd0, 1: 7}
 
 // fakeImages is the destination's metadata: one topic, brokers 1 to 3, ids 9001 and 9002 of ours.
@@ -134,7 +137,7 @@ func (c *fakeController) apply(p kraft.ISRProposal) (out kraft.ISROutcome) {
 		}
 		out = kraft.ISROutcome{Leader: np.Leader, LeaderEpoch: np.LeaderEpoch, PartitionEpoch: np.PartitionEpoch + 1}
 		for _, m := range p.ISR {
-			if b := img.Brokers[m.ID]; b != nil && b.Fenced {
+			if b := img.Brokers[m.ID]; b != nil && (b.Fenced || m.Epoch >= 0 && m.Epoch != b.Epoch) {
 				out = kraft.ISROutcome{ErrorCode: kerr.IneligibleReplica.Code}
 				return
 			}
@@ -255,7 +258,7 @@ func (r *rig) status() Status {
 // until waits for a condition on the status of partition 0.
 func (r *rig) until(what string, ok func(s Status) bool) Status {
 	r.t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; {
+	for end := time.Now().Add(soon); ; {
 		changed := r.l.Changed()
 		s := r.status()
 		if ok(s) {
@@ -274,7 +277,7 @@ func (r *rig) until(what string, ok func(s Status) bool) Status {
 // syncAll lets followers fetch at once until each has its log up to want and a high watermark there.
 func (r *rig) syncAll(want int64, fs ...*fakeFollower) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, f := range fs {

@@ -189,10 +189,10 @@ func TestTopicDeletedWhileInFlight(t *testing.T) {
 	fs := []*fakeFollower{r.follower(1, 2), r.follower(2, 2), r.follower(3, 2)}
 	r.syncAll(0, fs...)
 	var wg sync.WaitGroup
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	for _, f := range fs {
-		f.maxWait = 5000
+		f.maxWait = 60_000
 		wg.Go(func() {
 			for f.parts[0].code != 100 && f.fetch(ctx) != nil {
 			}
@@ -224,7 +224,7 @@ func TestLongPollIsWokenByDataAndByTheWatermark(t *testing.T) {
 	r.syncAll(20, fs...)
 	time.AfterFunc(20*time.Millisecond, func() { r.src.fill(g, 30, 20) })
 	r.syncAll(30, fs...)
-	if d := time.Since(begin); d > 2*time.Second {
+	if d := time.Since(begin); d > 15*time.Second {
 		t.Errorf("two batches took %v: somebody slept through", d)
 	}
 }
@@ -241,7 +241,7 @@ func TestLongPollWaitsForMinBytesAndEndsInTime(t *testing.T) {
 	if _, err := r.l.Fetch(context.Background(), q, 9001); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(begin); d < 50*time.Millisecond || d > 2*time.Second {
+	if d := time.Since(begin); d < 50*time.Millisecond || d > soon {
 		t.Errorf("waited %v", d)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

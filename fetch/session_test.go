@@ -70,7 +70,7 @@ func TestSessions(t *testing.T) {
 	// New data shows for the partition that has it, and again until it was asked for beyond.
 	r.src.fill(r.topic.parts[1], 20, 20)
 	r.l.part(r.assignment(1).ID)
-	for epoch, end := int32(2), time.Now().Add(3*time.Second); ; epoch++ {
+	for epoch, end := int32(2), time.Now().Add(soon); ; epoch++ {
 		resp := incremental(epoch, nil)
 		if partsOf(resp) == 1 && resp.Topics[0].Partitions[0].Partition == 1 && len(resp.Topics[0].Partitions[0].RecordBatches) > 0 {
 			id = resp.SessionID

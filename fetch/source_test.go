@@ -312,7 +312,7 @@ func TestRedpanda30785LogStartIsTheSourcesOwn(t *testing.T) {
 	}
 	r.syncAll(3000, fs...)
 	r.src.do(func() { g.deleteTo(1000) })
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	for _, f := range fs {
 		for f.parts[0].logStart < 1000 && f.fetch(ctx) != nil {
@@ -340,7 +340,7 @@ func TestLogStartAboveZeroAndAboveFollowers(t *testing.T) {
 		g.deleteTo(1800)
 	})
 	r.syncAll(2000, fs...)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	for _, f := range fs {
 		p := f.parts[0]
@@ -455,7 +455,7 @@ func TestSarama782SourceDown(t *testing.T) {
 		return r.src.dials - before
 	}
 	for began := time.Now(); dials() == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > soon {
 			t.Fatal("nobody tries again")
 		}
 	}

@@ -99,7 +99,7 @@ func TestDrainAfterRestartWithoutSource(t *testing.T) {
 				t.Errorf("with 3 at 10: %+v", s)
 			}
 			// Nothing but time passes: the news has to come by itself.
-			for deadline := time.After(5 * time.Second); ; {
+			for deadline := time.After(soon); ; {
 				changed := r.l.Changed()
 				if r.status().Stuck {
 					break

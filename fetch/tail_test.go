@@ -213,7 +213,7 @@ func TestTailRespectsLimits(t *testing.T) {
 
 func TestTailBeginsWithAllThatIsMirrored(t *testing.T) {
 	// A member that lacks records is not given the tail, and leaves the ISR when it is late.
-	r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.ReplicaLag, c.isrRetry = 300*time.Millisecond, 10*time.Millisecond })
+	r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.ReplicaLag, c.isrRetry = 3*time.Second, 10*time.Millisecond })
 	fs := r.mirrored()
 	log, tail := r.topic.parts[0].bytes(), tailOf(50, 2)
 	fs[2].parts[0].truncate(30)
@@ -389,7 +389,7 @@ func TestTailedIsTold(t *testing.T) {
 	for _, f := range fs {
 		wg.Go(func() { f.loop(ctx) })
 	}
-	for deadline := time.After(5 * time.Second); ; {
+	for deadline := time.After(soon); ; {
 		changed := r.l.Changed()
 		if r.status().Tailed {
 			break

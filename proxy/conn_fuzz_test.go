@@ -49,7 +49,7 @@ func FuzzConnection(f *testing.F) {
 		cn.stop()
 		select {
 		case <-done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(soon):
 			t.Fatal("the connection did not end")
 		}
 		theirs.Close()

@@ -251,7 +251,7 @@ func TestRepliesInOrder(t *testing.T) {
 			t.Fatalf("reply %d came as number %d", corr, want+1)
 		}
 	}
-	c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.nc.SetReadDeadline(time.Now().Add(soon))
 	frame, err := protocol.ReadFrame(c.nc, 100, nil)
 	if err != nil || len(frame) != 4 || frame[3] != 4 {
 		t.Fatalf("reply to the unknown key: %x, %v", frame, err)

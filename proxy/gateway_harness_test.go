@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/testkafka"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
@@ -25,29 +26,19 @@ type gate struct {
 	done   chan error
 }
 
-// freeSpan finds n free ports in a row and returns the first, open.
+// freeSpan finds n free ports in a row and returns the first, open. Nobody connects from one of them or is given one by the kernel, as
+// this test's ports are opened one by one.
 func freeSpan(t *testing.T, n int) (net.Listener, uint16) {
 	t.Helper()
-	for range 50 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		first := ln.Addr().(*net.TCPAddr).Port
-		free := first+n < 65535
-		for i := 1; i < n && free; i++ {
-			next, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
-			if free = err == nil; free {
-				next.Close()
-			}
-		}
-		if free {
-			return ln, uint16(first)
-		}
-		ln.Close()
+	first, err := testkafka.FreePorts(n)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free ports in a row")
-	return nil, 0
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln, uint16(first)
 }
 
 func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
@@ -80,7 +71,7 @@ func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
 		select {
 		case err := <-g.done:
 			g.done <- err
-		case <-time.After(10 * time.Second):
+		case <-time.After(soon):
 			t.Error("Run did not end")
 		}
 	})
@@ -115,7 +106,7 @@ func (g *gate) opened(id int32) {
 			return false
 		}
 		defer nc.Close()
-		nc.SetDeadline(time.Now().Add(5 * time.Second))
+		nc.SetDeadline(time.Now().Add(soon))
 		h := protocol.RequestHeader{Key: keyApiVersions, Version: 99}
 		if _, err := nc.Write(sizedFrame(protocol.AppendRequestHeader(nil, h))); err != nil {
 			return false

@@ -95,7 +95,7 @@ func (g *nameGate) to(name string, change ...func(*tls.Config)) (*client, error)
 	for _, f := range change {
 		f(conf)
 	}
-	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", g.addr, conf)
+	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: soon}, "tcp", g.addr, conf)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// soon is how long what is to come about at once may take: the machine may be busy with other tests.
+const soon = 30 * time.Second
+
 // Ids and topics of the test cluster: brokers 1, 2 and 3 are real, 9001 is ours.
 const node = 9001
 
@@ -251,7 +254,7 @@ func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
 		cancel()
 		select {
 		case <-w.done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(soon):
 			t.Error("Run did not end")
 		}
 	})
@@ -312,7 +315,7 @@ func (c *client) send(corr int32, req kmsg.Request) {
 
 func (c *client) write(b []byte) {
 	c.t.Helper()
-	c.nc.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	c.nc.SetWriteDeadline(time.Now().Add(soon))
 	if _, err := c.nc.Write(b); err != nil {
 		c.t.Fatalf("write: %v", err)
 	}
@@ -321,7 +324,7 @@ func (c *client) write(b []byte) {
 // receive reads one reply and decodes it as that to req.
 func (c *client) receive(req kmsg.Request) (int32, kmsg.Response) {
 	c.t.Helper()
-	c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.nc.SetReadDeadline(time.Now().Add(soon))
 	frame, err := protocol.ReadFrame(c.nc, 1<<24, nil)
 	if err != nil {
 		c.t.Fatalf("no reply to %s: %v", kmsg.NameForKey(req.Key()), err)
@@ -352,7 +355,7 @@ func (c *client) ask(req kmsg.Request) kmsg.Response {
 // closed checks that the server ends the connection without a further byte.
 func (c *client) closed() {
 	c.t.Helper()
-	c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.nc.SetReadDeadline(time.Now().Add(soon))
 	n, err := c.nc.Read(make([]byte, 1))
 	if n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		c.t.Fatalf("read %d bytes, %v; want the connection closed", n, err)
@@ -363,7 +366,7 @@ func (c *client) closed() {
 // eventually polls a condition that other goroutines bring about.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(soon)
 	for !f() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came about: %s", what)

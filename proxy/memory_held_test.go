@@ -40,7 +40,7 @@ func paddedVersions() *kmsg.ApiVersionsRequest {
 func served(t *testing.T, c *client, req kmsg.Request) {
 	t.Helper()
 	c.send(1, req)
-	c.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.nc.SetReadDeadline(time.Now().Add(soon))
 	if _, err := protocol.ReadFrame(c.nc, 1<<24, nil); err != nil {
 		t.Fatalf("others keep the memory for requests: %v", err)
 	}

@@ -20,7 +20,7 @@ func TestProbe(t *testing.T) {
 	if !slices.Equal(ids, []int32{1, 2, 3}) || len(w.server.Usable("OTHER")) != 0 {
 		t.Errorf("usable: %v, and %v of a listener that nobody has", ids, w.server.Usable("OTHER"))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	if err := w.server.Probe(ctx, "CLIENT", 1); err != nil {
 		t.Error(err)
@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 	w.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response { <-hang; return echo(h) })
 	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	if began := time.Now(); w.server.Probe(short, "CLIENT", 1) == nil || time.Since(began) > 2*time.Second {
+	if began := time.Now(); w.server.Probe(short, "CLIENT", 1) == nil || time.Since(began) > soon {
 		t.Errorf("a broker that does not answer was waited for %s", time.Since(began))
 	}
 	proceed()

@@ -46,14 +46,14 @@ func (g *gate) rawBroker() *rawBroker {
 func (b *rawBroker) expect(what string, want []byte) {
 	b.g.t.Helper()
 	if b.nc == nil {
-		b.ln.(*net.TCPListener).SetDeadline(time.Now().Add(5 * time.Second))
+		b.ln.(*net.TCPListener).SetDeadline(time.Now().Add(soon))
 		var err error
 		if b.nc, err = b.ln.Accept(); err != nil {
 			b.g.t.Fatalf("%s: %v", what, err)
 		}
 		b.g.t.Cleanup(func() { b.nc.Close() })
 	}
-	b.nc.SetDeadline(time.Now().Add(5 * time.Second))
+	b.nc.SetDeadline(time.Now().Add(soon))
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(b.nc, got); err != nil {
 		b.g.t.Fatalf("%s: %v", what, err)
@@ -178,7 +178,7 @@ func TestLargeRepliesFromSocketToSocket(t *testing.T) {
 		} {
 			wire = exchange.reply
 			c.write(exchange.request)
-			c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+			c.nc.SetReadDeadline(time.Now().Add(soon))
 			got := make([]byte, len(wire))
 			if _, err := io.ReadFull(c.nc, got); err != nil || !bytes.Equal(got, wire) {
 				t.Fatalf("%d bytes of records: %v, and the reply was changed", size, err)

@@ -183,7 +183,7 @@ func TestTLSHandshakes(t *testing.T) {
 		if w.done <- err; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	case <-time.After(3 * time.Second):
+	case <-time.After(soon):
 		t.Error("connections without a handshake hold up the end")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -41,7 +40,7 @@ func FuzzRelayReply(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), int32(1))
 	s := fuzzServer(f)
 	f.Fuzz(func(t *testing.T, said []byte, corr int32) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		u, done := talking(ctx, said)
 		ours, client := net.Pipe()
@@ -95,7 +94,7 @@ func FuzzAsk(f *testing.F) {
 	f.Add(uint8(0), protocol.AppendResponse(nil, corr, offsets))
 	s := fuzzServer(f)
 	f.Fuzz(func(t *testing.T, n uint8, said []byte) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		req := ownRequests()[int(n)%len(ownRequests())]
 		u, done := talking(ctx, said)

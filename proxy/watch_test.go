@@ -72,7 +72,7 @@ func (c *client) exchange(reqs ...kmsg.Request) (sent, received []byte) {
 		b := c.frame(int32(i), req)
 		c.write(b)
 		sent = append(sent, b...)
-		c.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		c.nc.SetReadDeadline(time.Now().Add(soon))
 		frame, err := protocol.ReadFrame(c.nc, 1<<24, nil)
 		if err != nil {
 			c.t.Fatal(err)

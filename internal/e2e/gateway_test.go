@@ -30,23 +30,8 @@ const gatewayPorts = 6
 // gatewayYAML is the part of a configuration for such a gateway, and where it begins.
 func gatewayYAML(tb testing.TB, host string) (yaml string, first int) {
 	tb.Helper()
-	for range 100 {
-		first = freePort(tb)
-		free := true
-		for i := range gatewayPorts {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
-			if err != nil {
-				free = false
-				break
-			}
-			l.Close()
-		}
-		if free {
-			return fmt.Sprintf(`gateway: [{name: CLIENT, bootstrap: "127.0.0.1:%d", advertised_host: %s, node_id_ranges: ["1-3", "9001-9002"]}]`, first, host), first
-		}
-	}
-	tb.Fatal("no free ports in a row")
-	return "", 0
+	first = freePorts(tb, gatewayPorts)
+	return fmt.Sprintf(`gateway: [{name: CLIENT, bootstrap: "127.0.0.1:%d", advertised_host: %s, node_id_ranges: ["1-3", "9001-9002"]}]`, first, host), first
 }
 
 // gatewayBed is a destination whose brokers can be watched, with a gateway in front of it: topic "ro" is a mirror, "rw" is not.

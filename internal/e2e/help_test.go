@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -60,29 +59,20 @@ func polled(limit time.Duration, done func() bool) bool {
 	}
 }
 
-func freePort(tb testing.TB) int {
+func freePort(tb testing.TB) int { return freePorts(tb, 1) }
+
+// freePorts returns the first of n ports in a row that are free and that nobody else in these tests is given.
+func freePorts(tb testing.TB, n int) int {
 	tb.Helper()
-	p, err := testkafka.FreePort()
+	p, err := testkafka.FreePorts(n)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return p
 }
 
-// portPair returns a free port whose next one is free as well: a listener's second node id has the next port.
-func portPair(tb testing.TB) int {
-	tb.Helper()
-	for range 100 {
-		p := freePort(tb)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p+1))
-		if err == nil {
-			l.Close()
-			return p
-		}
-	}
-	tb.Fatal("no two free ports in a row")
-	return 0
-}
+// portPair returns two ports in a row: a listener's second node id has the next port.
+func portPair(tb testing.TB) int { return freePorts(tb, 2) }
 
 // client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything.
 func client(tb testing.TB, c *testkafka.Cluster, opts ...kgo.Opt) *kgo.Client {

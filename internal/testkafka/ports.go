@@ -26,19 +26,27 @@ var ports = struct {
 }{taken: map[int]bool{}}
 
 // FreePort returns a loopback TCP port that was free a moment ago and that this process has not been given before.
-func FreePort() (int, error) {
+func FreePort() (int, error) { return FreePorts(1) }
+
+// FreePorts is FreePort for n ports in a row, of which it returns the first.
+func FreePorts(n int) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
-	high := ephemeralLow()
+	high := ephemeralLow() - n
+tries:
 	for range portTries {
-		port := lowestPort + rand.IntN(high-lowestPort)
-		if ports.taken[port] || !free(port) {
-			continue
+		first := lowestPort + rand.IntN(high-lowestPort+1)
+		for port := first; port < first+n; port++ {
+			if ports.taken[port] || !free(port) {
+				continue tries
+			}
 		}
-		ports.taken[port] = true
-		return port, nil
+		for port := first; port < first+n; port++ {
+			ports.taken[port] = true
+		}
+		return first, nil
 	}
-	return 0, errors.New("testkafka: no free loopback port found")
+	return 0, errors.New("testkafka: no free loopback ports found")
 }
 
 func free(port int) bool {
