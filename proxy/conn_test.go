@@ -336,7 +336,7 @@ func TestUpstreamGoesAway(t *testing.T) {
 // https://github.com/kroxylicious/kroxylicious/issues/4493
 func TestKroxylicious4493Drain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(_ *world, cfg *Config) { cfg.DrainTimeout = soon })
 	release := make(chan struct{})
 	for _, b := range w.brokers {
 		b.on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {

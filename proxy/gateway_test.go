@@ -313,7 +313,7 @@ func TestGatewaySlowReader(t *testing.T) {
 }
 
 func TestGatewayDrainsAndLimits(t *testing.T) {
-	g := newGate(t, func(c *GatewayConfig) { c.MaxConnections = 3 })
+	g := newGate(t, func(c *GatewayConfig) { c.MaxConnections, c.DrainTimeout = 3, soon })
 	eventually(t, "no connection left", func() bool {
 		g.gw.s.mu.Lock()
 		defer g.gw.s.mu.Unlock()

@@ -123,7 +123,7 @@ func TestLargeProduceBroken(t *testing.T) {
 	frame := (&client{id: "test"}).frame(2, largeProduce(9, 1, 1<<20, "plain"))
 	meta := metadataRequest()
 	begin := func(t *testing.T) (*gate, *rawBroker, *client) {
-		g := newGate(t)
+		g := newGate(t, func(cfg *GatewayConfig) { cfg.DrainTimeout = soon })
 		b, c := g.rawBroker(), g.to(1)
 		c.send(1, meta)
 		b.expect("Metadata", c.frame(1, meta))

@@ -204,6 +204,18 @@ func TestFreePorts(t *testing.T) {
 		}
 		seen[port] = true
 	}
+	for range 20 {
+		first, err := FreePorts(6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port := first; port < first+6; port++ {
+			if seen[port] || port >= ephemeralLow() {
+				t.Errorf("port %d of a row from %d: given before, or out of range", port, first)
+			}
+			seen[port] = true
+		}
+	}
 }
 
 // verdict is a test that is judged by what Start leaves behind.
