@@ -3,8 +3,10 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kmirror/internal/quiet"
@@ -16,7 +18,13 @@ const (
 	Length = 8192
 	// tellEvery is how often the output is told how much was left out.
 	tellEvery = time.Second
+	// stuckAfter is how long an output may take nothing at all of what is left, endLimit how long all of it may take.
+	stuckAfter = 5 * time.Second
+	endLimit   = 30 * time.Second
 )
+
+// ErrStuck is returned by End when the output did not take what was left in time. The goroutine that writes goes on.
+var ErrStuck = errors.New("trace: the output does not take what is left")
 
 // Queue holds messages until they are written.
 type Queue struct {
@@ -24,6 +32,8 @@ type Queue struct {
 	budget   *trace.Budget
 	quiet    *quiet.Log
 	messages chan *trace.Message
+	// taken counts the messages that are done with.
+	taken atomic.Int64
 
 	mu      sync.Mutex
 	closed  bool
@@ -66,11 +76,36 @@ func (q *Queue) Close() {
 	close(q.messages)
 }
 
+// End is Close, and waits for the end of Run, which is to come by way of written. An output that is slow has its time; one that takes
+// nothing any more, or too little, is left to itself.
+func (q *Queue) End(written <-chan error) error {
+	q.Close()
+	limit := time.NewTimer(endLimit)
+	defer limit.Stop()
+	look := time.NewTicker(stuckAfter)
+	defer look.Stop()
+	for taken := q.taken.Load(); ; {
+		select {
+		case err := <-written:
+			return err
+		case <-limit.C:
+			return ErrStuck
+		case <-look.C:
+			now := q.taken.Load()
+			if now == taken {
+				return ErrStuck
+			}
+			taken = now
+		}
+	}
+}
+
 // Run writes messages until Close, and returns the first error of the output; what follows one is dropped, while traffic
 // goes on.
 func (q *Queue) Run() error {
 	var told time.Time
 	for m := range q.messages {
+		q.taken.Add(1)
 		if q.Failed() {
 			q.mu.Lock()
 			q.drop(m)

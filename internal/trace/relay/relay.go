@@ -38,9 +38,6 @@ type Config struct {
 	Drain time.Duration
 }
 
-// ErrOutputStuck is returned by Run when the output did not take what was left in time. The goroutine that writes goes on.
-var ErrOutputStuck = errors.New("trace: the output takes nothing any more")
-
 // Relay passes connections on. Run may be called once.
 type Relay struct {
 	cfg    Config
@@ -83,7 +80,7 @@ func New(cfg Config) (*Relay, error) {
 }
 
 // Run passes connections on until ctx ends. Then no further one is accepted and no further request read; requests in flight
-// have Drain to be answered. It returns once all is written, with the first error of the output if there was one.
+// have Drain to be answered. It returns once all is written, with the first error of the output if there was one, or queue.ErrStuck.
 func (r *Relay) Run(ctx context.Context) error {
 	// Connections outlive ctx while they drain.
 	force, cut := context.WithCancel(context.WithoutCancel(ctx))
@@ -95,19 +92,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := r.accept(ctx, force)
 	r.cfg.Listen.Close()
 	r.drain(cut)
-	r.queue.Close()
-	timer := time.NewTimer(flushTime)
-	defer timer.Stop()
-	select {
-	case e := <-written:
-		return errors.Join(err, e)
-	case <-timer.C:
-		return errors.Join(err, ErrOutputStuck)
-	}
+	return errors.Join(err, r.queue.End(written))
 }
-
-// flushTime is what the output has to take what is left.
-const flushTime = 5 * time.Second
 
 // accept serves the listener until ctx ends or it fails.
 func (r *Relay) accept(ctx, force context.Context) error {

@@ -49,12 +49,6 @@ func (s Server) String() string {
 	return text
 }
 
-// ErrOutputStuck is returned when the output did not take what was left in time. The goroutine that writes goes on.
-var ErrOutputStuck = errors.New("trace: the output takes nothing any more")
-
-// flushTime is what the output has to take what is left.
-const flushTime = 5 * time.Second
-
 // Tap traces connections by the Settings of the moment.
 type Tap struct {
 	log    *slog.Logger
@@ -83,7 +77,7 @@ func New(log *slog.Logger) *Tap {
 
 // Set has connections traced by s from now on, nil: not at all. Those that are traced already go on, if s wants them; those that are open
 // and not traced are not taken up: how far they have come is not known. What was traced before is written when Set returns, and ended
-// with its summary; the error is that of its output. The caller makes sure that there is one call at a time.
+// with its summary; the error is that of its output, queue.ErrStuck where it does not take that in time. The caller makes sure that there is one call at a time.
 func (t *Tap) Set(s *Settings) error {
 	var next *session
 	if s != nil {
@@ -118,23 +112,19 @@ func (t *Tap) Failed() bool {
 	return s != nil && s.queue.Failed()
 }
 
-// end writes what is left and the summary.
+// end writes what is left and the summary. An output that is stuck stays as it is: somebody still writes to it.
 func (s *session) end() error {
-	s.queue.Close()
-	timer := time.NewTimer(flushTime)
-	defer timer.Stop()
-	select {
-	case err := <-s.written:
-		if err == nil {
-			err = s.Reporter.Stats.Write(s.Reporter.Out, s.Reporter.Format, time.Now())
-		}
-		if s.Close != nil {
-			err = errors.Join(err, s.Close())
-		}
+	err := s.queue.End(s.written)
+	if errors.Is(err, queue.ErrStuck) {
 		return err
-	case <-timer.C:
-		return ErrOutputStuck
 	}
+	if err == nil {
+		err = s.Reporter.Stats.Write(s.Reporter.Out, s.Reporter.Format, time.Now())
+	}
+	if s.Close != nil {
+		err = errors.Join(err, s.Close())
+	}
+	return err
 }
 
 // put takes a message of any connection.
