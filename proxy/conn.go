@@ -111,12 +111,11 @@ func (c *conn) serve(ctx context.Context) {
 	}
 	var closing *closeError
 	ours := errors.Is(err, errDraining) || errors.Is(err, errIdle) || errors.As(err, &closing)
+	c.report(err) // before the client sees the end, so that who looks then finds the reason
 	if !ours {
 		// The peer is gone, so nobody waits for the replies in flight. With bytes that aren't Kafka there are none.
 		c.cancel()
-	}
-	c.report(err)
-	if ours {
+	} else {
 		c.leave()
 	}
 	_ = c.quiesce() // fails where the connection is cut, and nobody waits any more

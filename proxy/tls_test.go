@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"log/slog"
 	"math/big"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -17,6 +20,14 @@ import (
 
 	"kmirror/protocol"
 )
+
+// heldLog takes lines only once held is closed.
+type heldLog struct{ held chan struct{} }
+
+func (l *heldLog) Write(b []byte) (int, error) {
+	<-l.held
+	return len(b), nil
+}
 
 // https://github.com/kroxylicious/kroxylicious/issues/2439 and KAFKA-4493
 func TestKroxylicious2439WrongProtocol(t *testing.T) {
@@ -56,6 +67,18 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the line is there before the end", func(t *testing.T) {
+		log := &heldLog{held: make(chan struct{})}
+		w := newWorld(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) })
+		c := w.dial()
+		c.write([]byte("\x40\x00\x00\x00"))
+		c.nc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if n, err := c.nc.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%d bytes, %v: the connection ended before its reason was logged", n, err)
+		}
+		close(log.held)
+		c.closed()
+	})
 	t.Run("c: plain to TLS upstream", func(t *testing.T) {
 		w := newWorld(t)
 		for _, b := range w.brokers {
