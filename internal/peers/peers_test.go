@@ -94,8 +94,9 @@ func TestLife(t *testing.T) {
 			t.Error("who is not watched is not held dead")
 		}
 		f.set("b:1", &Pong{ProcessID: "b-1", NodeIDs: []int32{9003}}, nil)
+		changed := p.Changed() // before there is anything to tell
 		p.Watch([]coordinator.Member{b})
-		<-p.Changed()
+		<-changed
 		if pong, ok := p.Answer(b); !ok || pong.NodeIDs[0] != 9003 {
 			t.Errorf("answer: %+v %v", pong, ok)
 		}
@@ -123,7 +124,7 @@ func TestLife(t *testing.T) {
 		}
 		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
 		until(t, p, b, true)
-		changed := p.Changed()
+		changed = p.Changed()
 		f.set("b:1", &Pong{ProcessID: "b-1", Unreachable: []string{"dc1"}}, nil)
 		<-changed
 		if pong, _ := p.Answer(b); len(pong.Unreachable) != 1 {
@@ -150,8 +151,9 @@ func TestOneLateFailureIsForgiven(t *testing.T) {
 		p, f := start(t)
 		b := coordinator.Member{ProcessID: "b-1", Admin: "b:1"}
 		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		changed := p.Changed() // before there is anything to tell
 		p.Watch([]coordinator.Member{b})
-		<-p.Changed()
+		<-changed
 		f.set("b:1", nil, errors.New("broken pipe"))
 		time.Sleep(620 * time.Millisecond)
 		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
@@ -182,8 +184,9 @@ func TestRefusedIsAlive(t *testing.T) {
 		if pong, ok := p.Answer(b); !ok || !p.Alive(b) || !pong.Ready || pong.NodeIDs[0] != 9003 {
 			t.Errorf("answer: %+v %v", pong, ok)
 		}
+		changed := p.Changed()
 		f.set("b:1", &Pong{ProcessID: "b-1", NodeIDs: b.NodeIDs, Unreachable: []string{"dc1"}}, nil)
-		<-p.Changed()
+		<-changed
 		f.set("b:1", nil, fmt.Errorf("%w: add me", ErrRefused))
 		time.Sleep(10 * time.Second)
 		if pong, ok := p.Answer(b); !ok || len(pong.Unreachable) != 1 {
