@@ -24,6 +24,8 @@ type API struct {
 	Role     APIRole
 	// InterBroker: advertised on inter-broker listeners only.
 	InterBroker bool
+	// Read: a Relay whose bytes are looked into on their way, so that it is advertised as a Local is.
+	Read bool
 }
 
 // APIs returns the registry in the order of keys. The slice is the caller's.
@@ -69,7 +71,7 @@ func ApiVersions(req int16, broker []kmsg.ApiVersionsResponseApiKey, interBroker
 			continue
 		}
 		k := kmsg.ApiVersionsResponseApiKey{ApiKey: k.ApiKey, MinVersion: k.MinVersion, MaxVersion: k.MaxVersion}
-		if api.Role == Local {
+		if api.Role == Local || api.Read {
 			k.MinVersion, k.MaxVersion = max(k.MinVersion, api.Min), min(k.MaxVersion, api.Max)
 		}
 		if k.MinVersion <= k.MaxVersion {

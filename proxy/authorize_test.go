@@ -162,6 +162,50 @@ func TestClientsHaveTheRightsOnTheCluster(t *testing.T) {
 	}
 }
 
+// TestNodesTellNothingToWhoMayNot: neither what our node has nor that it is not a broker.
+func TestNodesTellNothingToWhoMayNot(t *testing.T) {
+	t.Parallel()
+	dirs := kmsg.NewPtrDescribeLogDirsRequest()
+	dirs.Version = 4
+	move := kmsg.NewPtrAlterReplicaLogDirsRequest()
+	move.Dirs = []kmsg.AlterReplicaLogDirsRequestDir{{Topics: []kmsg.AlterReplicaLogDirsRequestDirTopic{{Topic: "m", Partitions: []int32{0}}}}}
+	alter := kmsg.NewPtrAlterConfigsRequest()
+	alter.Resources = []kmsg.AlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: fmt.Sprint(node)}}
+	change := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	change.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: fmt.Sprint(node)}}
+	other := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	other.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: "1"}}
+	for name, tt := range map[string]struct {
+		req       kmsg.Request
+		operation int32
+	}{
+		"log dirs": {dirs, mayDescribe}, "move of a log": {move, mayAlter}, "configs": {alter, mayAlterConfigs},
+		"one config": {change, mayAlterConfigs}, "config of another node": {other, mayAlterConfigs},
+	} {
+		code := func(cluster int32) (code int16, text *string) {
+			_, c := logIn(t, grants(t, cluster, nil))
+			switch resp := c.ask(tt.req).(type) {
+			case *kmsg.DescribeLogDirsResponse:
+				return resp.ErrorCode, nil
+			case *kmsg.AlterReplicaLogDirsResponse:
+				return resp.Topics[0].Partitions[0].ErrorCode, nil
+			case *kmsg.AlterConfigsResponse:
+				return resp.Resources[0].ErrorCode, resp.Resources[0].ErrorMessage
+			case *kmsg.IncrementalAlterConfigsResponse:
+				return resp.Resources[0].ErrorCode, resp.Resources[0].ErrorMessage
+			}
+			t.Fatalf("%s: no answer known", name)
+			return 0, nil
+		}
+		if got, text := code(-1 &^ tt.operation); got != codeClusterAuthorization || text != nil {
+			t.Errorf("%s without the right: error %d, text %v", name, got, text)
+		}
+		if got, _ := code(tt.operation); got == codeClusterAuthorization {
+			t.Errorf("%s with the right: error %d", name, got)
+		}
+	}
+}
+
 func TestRightsAreRemembered(t *testing.T) {
 	t.Parallel()
 	w, c := logIn(t, grants(t, 0, map[string]int32{"m": allRights}))

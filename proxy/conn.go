@@ -73,6 +73,8 @@ type conn struct {
 	others map[int32]*upstream
 	// sasl: the client has begun to authenticate; proved: the broker upstream has confirmed that it succeeded.
 	sasl, proved bool
+	// sessionEnds is when the session of the last login ends, in milliseconds since 1970, 0 for never. Who reads the broker's replies sets it.
+	sessionEnds atomic.Int64
 	// peer: the certificate is that of a broker of the destination; refused: one was to be shown, and it is not.
 	peer, refused bool
 	// verdict is of the certificate, nil as long as none was judged; for Rejudge.

@@ -83,6 +83,7 @@ func fetchError(partition int32, code int16) kmsg.FetchResponseTopicPartition {
 	rp.Partition, rp.ErrorCode, rp.HighWatermark = partition, code, -1
 	// Not null: some clients take a null record set for a broken answer.
 	rp.RecordBatches = []byte{}
+	rp.AbortedTransactions = []kmsg.FetchResponseTopicPartitionAbortedTransaction{} // as brokers send it
 	return rp
 }
 

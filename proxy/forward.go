@@ -175,7 +175,7 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 // them too. On one with TLS alone it is up to them, since they may want a certificate, which nobody can show through us.
 func (c *conn) prove() error {
 	if c.proved {
-		return nil
+		return c.inSession()
 	}
 	sasl, secure, known := c.s.security(c.l)
 	switch {

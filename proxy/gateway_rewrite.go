@@ -200,7 +200,7 @@ func understood(keys []kmsg.ApiVersionsResponseApiKey) []kmsg.ApiVersionsRespons
 		if !known || api.Role == protocol.Hidden {
 			return false
 		}
-		if _, ok := interpreted[k.ApiKey]; ok {
+		if _, ok := interpreted[k.ApiKey]; ok || api.Read {
 			k.MinVersion, k.MaxVersion = max(k.MinVersion, api.Min), min(k.MaxVersion, api.Max)
 		}
 		return k.MinVersion <= k.MaxVersion

@@ -198,6 +198,7 @@ func TestGatewayApiVersions(t *testing.T) {
 	for _, k := range resp.ApiKeys {
 		a, known := protocol.LookupAPI(k.ApiKey)
 		_, reads := interpreted[k.ApiKey]
+		reads = reads || a.Read
 		if !known || a.Role == protocol.Hidden || reads && k.MaxVersion != a.Max || !reads && k.MaxVersion != a.Max+1 {
 			t.Errorf("key %d (%s) is shown up to version %d", k.ApiKey, a.Name, k.MaxVersion)
 		}

@@ -18,8 +18,12 @@ const logDirName = "/kmirror"
 
 // describeLogDirs shows a directory without replicas and of unknown size. A real broker's answer under our id would make
 // tools count its disks twice.
-func describeLogDirs() *kmsg.DescribeLogDirsResponse {
+func (c *conn) describeLogDirs() *kmsg.DescribeLogDirsResponse {
 	resp := kmsg.NewPtrDescribeLogDirsResponse()
+	if !c.may(mayDescribe) {
+		resp.ErrorCode = codeClusterAuthorization
+		return resp
+	}
 	dir := kmsg.NewDescribeLogDirsResponseDir()
 	dir.Dir, dir.TotalBytes, dir.UsableBytes = logDirName, -1, -1
 	resp.Dirs = append(resp.Dirs, dir)
@@ -27,15 +31,19 @@ func describeLogDirs() *kmsg.DescribeLogDirsResponse {
 }
 
 // alterReplicaLogDirs refuses every move: there is nothing to move, and nowhere to.
-func alterReplicaLogDirs(req *kmsg.AlterReplicaLogDirsRequest) *kmsg.AlterReplicaLogDirsResponse {
+func (c *conn) alterReplicaLogDirs(req *kmsg.AlterReplicaLogDirsRequest) *kmsg.AlterReplicaLogDirsResponse {
 	resp := kmsg.NewPtrAlterReplicaLogDirsResponse()
+	code := codeLogDirNotFound
+	if !c.may(mayAlter) {
+		code = codeClusterAuthorization
+	}
 	for _, d := range req.Dirs {
 		for _, t := range d.Topics {
 			rt := kmsg.NewAlterReplicaLogDirsResponseTopic()
 			rt.Topic = t.Topic
 			for _, p := range t.Partitions {
 				rp := kmsg.NewAlterReplicaLogDirsResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = p, codeLogDirNotFound
+				rp.Partition, rp.ErrorCode = p, code
 				rt.Partitions = append(rt.Partitions, rp)
 			}
 			resp.Topics = append(resp.Topics, rt)
@@ -71,7 +79,7 @@ func (c *conn) describeConfigs(
 		out := kmsg.NewDescribeConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
 		if !c.may(mayDescribeConfigs) {
-			out.ErrorCode = codeClusterAuthorization
+			out.ErrorCode, out.ErrorMessage = codeClusterAuthorization, new("Cluster authorization failed.")
 		} else if refusal != "" {
 			out.ErrorCode, out.ErrorMessage = codeInvalidRequest, &refusal
 		} else if r.ResourceType == kmsg.ConfigResourceTypeBroker {
@@ -111,12 +119,15 @@ func (c *conn) nodeConfigs(only []string) []kmsg.DescribeConfigsResponseResource
 	return out
 }
 
-// alterRefusal is what one who alters the config of our node is told.
-func (c *conn) alterRefusal(refusal string) *string {
+// alterRefusal is what one who alters the config of our node is told. Who may not learns nothing else.
+func (c *conn) alterRefusal(refusal string) (code int16, text *string) {
+	if !c.may(mayAlterConfigs) {
+		return codeClusterAuthorization, nil
+	}
 	if refusal == "" {
 		refusal = fmt.Sprintf("node %d is kmirror, not a broker: its configuration is its own file", c.l.NodeID)
 	}
-	return &refusal
+	return codeInvalidRequest, &refusal
 }
 
 // clearsNothing reports whether a request only removes configs of our node that it does not have. There is nothing to refuse then, and
@@ -143,7 +154,7 @@ func (c *conn) alterConfigs(h protocol.RequestHeader, req *kmsg.AlterConfigsRequ
 		}
 		out := kmsg.NewAlterConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-		out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
+		out.ErrorCode, out.ErrorMessage = c.alterRefusal(refusal)
 		own = append(own, out)
 	}
 	if len(own) == 0 {
@@ -176,10 +187,8 @@ func (c *conn) incrementalAlterConfigs(
 		}
 		out := kmsg.NewIncrementalAlterConfigsResponseResource()
 		out.ResourceType, out.ResourceName = r.ResourceType, r.ResourceName
-		if refusal != "" || !c.clearsNothing(r) {
-			out.ErrorCode, out.ErrorMessage = codeInvalidRequest, c.alterRefusal(refusal)
-		} else if !c.may(mayAlterConfigs) {
-			out.ErrorCode = codeClusterAuthorization
+		if refusal != "" || !c.may(mayAlterConfigs) || !c.clearsNothing(r) {
+			out.ErrorCode, out.ErrorMessage = c.alterRefusal(refusal)
 		}
 		own = append(own, out)
 	}

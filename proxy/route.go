@@ -69,6 +69,9 @@ func (c *conn) relay(h protocol.RequestHeader, frame, body []byte, start time.Ti
 			return err
 		}
 	}
+	if h.Key == keySaslAuthenticate {
+		return c.forwardEdited(h, frame, start, false, noteSession(h.Version))
+	}
 	return c.forward(h, frame, start, false)
 }
 
@@ -116,9 +119,9 @@ func (c *conn) answer(h protocol.RequestHeader, req kmsg.Request, frame []byte, 
 	case *kmsg.IncrementalAlterConfigsRequest:
 		return c.incrementalAlterConfigs(h, req, frame, start)
 	case *kmsg.DescribeLogDirsRequest:
-		return c.reply(h, describeLogDirs())
+		return c.reply(h, c.describeLogDirs())
 	case *kmsg.AlterReplicaLogDirsRequest:
-		return c.reply(h, alterReplicaLogDirs(req))
+		return c.reply(h, c.alterReplicaLogDirs(req))
 	case *kmsg.ListGroupsRequest:
 		return c.reply(h, kmsg.NewPtrListGroupsResponse())
 	case *kmsg.ListTransactionsRequest:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -97,6 +98,60 @@ func TestSASLComesFirst(t *testing.T) {
 		c.send(1, metadataRequest())
 		c.closed()
 	})
+}
+
+// logins answers SaslAuthenticate in turn by what it is given, and the rest as a broker does whose client has CLUSTER_ACTION.
+func logins(t *testing.T, replies ...kmsg.SASLAuthenticateResponse) func(protocol.RequestHeader, []byte) kmsg.Response {
+	var n atomic.Int32
+	return func(h protocol.RequestHeader, body []byte) kmsg.Response {
+		if h.Key != keySaslAuthenticate {
+			return grants(t, mayClusterAction|mayDescribe, nil)(h, body)
+		}
+		resp := replies[n.Add(1)-1]
+		resp.SetVersion(h.Version)
+		return rawReply{bytes: protocol.AppendResponse(nil, h.CorrelationID, &resp), hangup: resp.ErrorCode != 0}
+	}
+}
+
+func authenticate() kmsg.Request {
+	req := kmsg.NewPtrSASLAuthenticateRequest()
+	req.Version, req.SASLAuthBytes = 2, []byte("token")
+	return req
+}
+
+// TestSessionsEnd: what we answer ourselves ends with the session that the broker has begun (KIP-368), also where nothing is asked there.
+func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
+	w, c := logIn(t, logins(t, kmsg.SASLAuthenticateResponse{SessionLifetimeMillis: 3_600_000},
+		kmsg.SASLAuthenticateResponse{SessionLifetimeMillis: 400}))
+	for range 2 { // the second one lasts shorter
+		if resp := c.ask(authenticate()).(*kmsg.SASLAuthenticateResponse); resp.ErrorCode != 0 || resp.SessionLifetimeMillis == 0 {
+			t.Fatalf("login: %+v", resp)
+		}
+		if resp := c.ask(replicaFetchRequest()).(*kmsg.FetchResponse); resp.ErrorCode != 0 {
+			t.Fatalf("within the session: error %d", resp.ErrorCode)
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // it ends by the clock
+	c.send(1, replicaFetchRequest())
+	c.closed()
+	eventually(t, "a line in the log", func() bool { return w.log.count("session has ended") == 1 })
+}
+
+// TestFailedLoginEndsTheFirst: who is in and logs in again, which fails, is not in any more.
+func TestFailedLoginEndsTheFirst(t *testing.T) {
+	t.Parallel()
+	_, c := logIn(t, logins(t, kmsg.SASLAuthenticateResponse{}, kmsg.SASLAuthenticateResponse{ErrorCode: 58}))
+	c.ask(authenticate())
+	if resp := c.ask(replicaFetchRequest()).(*kmsg.FetchResponse); resp.ErrorCode != 0 {
+		t.Fatalf("logged in: error %d", resp.ErrorCode)
+	}
+	c.send(1, authenticate())
+	c.send(2, replicaFetchRequest()) // does not wait for the broker's word
+	if _, resp := c.receive(authenticate()); resp.(*kmsg.SASLAuthenticateResponse).ErrorCode != 58 {
+		t.Errorf("%+v", resp)
+	}
+	c.closed()
 }
 
 // TestNobodyIsLetInWithoutBrokers: a login that no broker can confirm is none.

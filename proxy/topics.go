@@ -85,7 +85,9 @@ func (c *conn) describeProducers(req *kmsg.DescribeProducersRequest) *kmsg.Descr
 			rp.Partition = index
 			p := c.lookup(img, named{t.Topic, topic}, index, -1)
 			st, code := c.readable(p)
-			if rp.ErrorCode = code; code == 0 {
+			if rp.ErrorCode = code; code == codeTopicAuthorization {
+				rp.ErrorMessage = new("Topic authorization failed.")
+			} else if code == 0 {
 				rp.ErrorCode = codeNotLeader
 				if broker := pick.replica(p, st, st.HighWatermark); broker >= 0 {
 					addProducers(asks, broker, t.Topic, index)

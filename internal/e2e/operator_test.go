@@ -1,17 +1,21 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
 )
@@ -77,6 +81,7 @@ func TestOperator(t *testing.T) {
 			}
 		}
 	})
+	t.Run("second SIGTERM", func(t *testing.T) { endsAtOnce(t, s, dst) })
 	t.Run("SIGTERM", func(t *testing.T) {
 		begin := time.Now()
 		if err := s.stop(); err != nil {
@@ -86,6 +91,47 @@ func TestOperator(t *testing.T) {
 		s.start()
 		s.caughtUp(src, 3, time.Minute, "payments", "orders")
 	})
+}
+
+// endsAtOnce: while kmirror waits for a reply to a client, a second signal ends it by itself. It is started again.
+func endsAtOnce(t *testing.T, s *shim, dst *testkafka.Cluster) {
+	p := newRawPeer(t, s.client)
+	versions := kmsg.NewPtrApiVersionsRequest()
+	if _, err := p.ask(versions); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range dst.Brokers() {
+		if err := dst.Node(id).Pause(); err != nil {
+			t.Fatal(err)
+		}
+		defer dst.Node(id).Resume()
+	}
+	if err := p.send(kmsg.NewPtrMetadataRequest()); err != nil {
+		t.Fatal(err)
+	}
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	eventually(t, 10*time.Second, "the listener to be closed", func() error {
+		nc, err := net.Dial("tcp", s.client)
+		if err != nil {
+			return nil
+		}
+		nc.Close()
+		return errors.New("it is open")
+	})
+	begin := time.Now()
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	var exit *exec.ExitError
+	switch err := <-s.done; {
+	case !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM:
+		t.Errorf("kmirror ended with %v, want by the signal", err)
+	case time.Since(begin) > 2*time.Second:
+		t.Errorf("it ended after %s", time.Since(begin))
+	}
+	s.cmd = nil
+	for _, id := range dst.Brokers() {
+		dst.Node(id).Resume()
+	}
+	s.start()
 }
 
 // refused runs a command that must fail with an exit code and a text that says why.

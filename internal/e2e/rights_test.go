@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
@@ -105,55 +103,4 @@ func countACLs(ctx context.Context, asked kmsg.Requestor, user string) (n int, e
 		n += len(r.ACLs)
 	}
 	return n, nil
-}
-
-// refusals sends what clients send to leaders to one address and returns the error codes for partition 0 of a topic.
-func refusals(t *testing.T, c *testkafka.Cluster, cl *kgo.Client, topic string) map[string]int16 {
-	t.Helper()
-	ask := func(req kmsg.Request) kmsg.Response {
-		resp, err := cl.SeedBrokers()[0].Request(timeout(t, 10*time.Second), req)
-		if err != nil {
-			t.Fatalf("%s: %v", kmsg.NameForKey(req.Key()), err)
-		}
-		return resp
-	}
-	found, err := kadm.NewClient(client(t, c)).ListTopics(timeout(t, 10*time.Second), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := found[topic].ID
-	meta := kmsg.NewPtrMetadataRequest()
-	meta.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
-	list := kmsg.NewPtrListOffsetsRequest()
-	lt, lp := kmsg.NewListOffsetsRequestTopic(), kmsg.NewListOffsetsRequestTopicPartition()
-	list.ReplicaID, lt.Topic, lp.Timestamp = -1, topic, -1
-	lt.Partitions = append(lt.Partitions, lp)
-	list.Topics = append(list.Topics, lt)
-	fetch := kmsg.NewPtrFetchRequest()
-	ft := kmsg.NewFetchRequestTopic()
-	ft.Topic, ft.TopicID = topic, id
-	ft.Partitions = append(ft.Partitions, kmsg.NewFetchRequestTopicPartition())
-	fetch.Topics, fetch.SessionEpoch, fetch.MaxBytes = append(fetch.Topics, ft), -1, 1<<20
-	produce := kmsg.NewPtrProduceRequest()
-	pt := kmsg.NewProduceRequestTopic()
-	pt.Topic, pt.TopicID, produce.Acks = topic, id, -1
-	pt.Partitions = append(pt.Partitions, kmsg.NewProduceRequestTopicPartition())
-	produce.Topics = append(produce.Topics, pt)
-	remove := kmsg.NewPtrDeleteRecordsRequest()
-	dt := kmsg.NewDeleteRecordsRequestTopic()
-	dt.Topic, dt.Partitions = topic, append(dt.Partitions, kmsg.NewDeleteRecordsRequestTopicPartition())
-	remove.Topics = append(remove.Topics, dt)
-	epoch := kmsg.NewPtrOffsetForLeaderEpochRequest()
-	et := kmsg.NewOffsetForLeaderEpochRequestTopic()
-	et.Topic, epoch.ReplicaID = topic, -1
-	et.Partitions = append(et.Partitions, kmsg.NewOffsetForLeaderEpochRequestTopicPartition())
-	epoch.Topics = append(epoch.Topics, et)
-	return map[string]int16{
-		"metadata": ask(meta).(*kmsg.MetadataResponse).Topics[0].ErrorCode,
-		"offsets":  ask(list).(*kmsg.ListOffsetsResponse).Topics[0].Partitions[0].ErrorCode,
-		"fetch":    ask(fetch).(*kmsg.FetchResponse).Topics[0].Partitions[0].ErrorCode,
-		"produce":  ask(produce).(*kmsg.ProduceResponse).Topics[0].Partitions[0].ErrorCode,
-		"delete":   ask(remove).(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0].ErrorCode,
-		"epoch":    ask(epoch).(*kmsg.OffsetForLeaderEpochResponse).Topics[0].Partitions[0].ErrorCode,
-	}
 }

@@ -32,14 +32,14 @@ const (
 
 // securePair starts a source of one node and a destination of three brokers, one of them the controller. Each has an authority of its
 // own, an authorizer, and the one user that kmirror has there, with just the rights that docs/operations.md lists. Shims in front of the
-// destination, and mirrors of the source, log in as those.
-func securePair(t *testing.T) (src, dst *testkafka.Cluster) {
+// destination, and mirrors of the source, log in as those. settings are the destination's.
+func securePair(t *testing.T, settings map[string]string) (src, dst *testkafka.Cluster) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
 	return secureCluster(t, testkafka.Options{Name: "src"}, mirrorUser, "Rights at the source"),
-		secureCluster(t, testkafka.Options{Name: "dst", Brokers: 3, Combined: 1}, kmirrorUser, "Rights at the destination")
+		secureCluster(t, testkafka.Options{Name: "dst", Brokers: 3, Combined: 1, Properties: settings}, kmirrorUser, "Rights at the destination")
 }
 
 func secureCluster(t *testing.T, o testkafka.Options, user, rights string) *testkafka.Cluster {
@@ -126,10 +126,14 @@ func as(t *testing.T, c *testkafka.Cluster, user, addr string, opts ...kgo.Opt) 
 	return cl
 }
 
+// sessionLife is for how long a login is good in TestSecure.
+const sessionLife = 8 * time.Second
+
 // TestSecure mirrors from a cluster to another, both with TLS, SASL and an authorizer, with the rights that docs/operations.md lists.
 func TestSecure(t *testing.T) {
 	t.Parallel()
-	src, dst := securePair(t)
+	// Brokers want everybody to log in again soon, each other and kmirror too.
+	src, dst := securePair(t, map[string]string{"connections.max.reauth.ms": fmt.Sprint(sessionLife.Milliseconds())})
 	createTopic(t, src, "orders", 2, nil)
 	createTopic(t, src, "spare", 1, nil)
 	createTopic(t, dst, "local", 2, nil)
@@ -149,7 +153,7 @@ func TestSecure(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"clients", b.clients}, {"traced", b.traced}, {"no rights", b.strangers}, {"followers", b.followers}, {"kept in step", b.inStep},
+		{"clients", b.clients}, {"traced", b.traced}, {"no rights", b.strangers}, {"followers", b.followers}, {"sessions", b.sessions}, {"kept in step", b.inStep},
 		{"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
 		{"failed over", b.failedOver}, {"retired", b.retired},
 	} {
@@ -220,23 +224,6 @@ func (b *secureBed) read(t *testing.T, n int) (got int) {
 	}
 	cl.Close()
 	return got
-}
-
-// strangers: a user without rights is told so by kmirror, of a topic that it leads, as by a broker of one that that leads.
-func (b *secureBed) strangers(t *testing.T) {
-	addUsers(t, b.dst, "stranger")
-	asked := map[string]string{b.s.client: "orders"}
-	for _, addr := range b.dst.Bootstrap(testkafka.ClientListener) {
-		asked[addr] = "local"
-	}
-	for addr, topic := range asked {
-		cl := as(t, b.dst, "stranger", addr)
-		for what, code := range refusals(t, b.dst, cl, topic) {
-			if code != kerr.TopicAuthorizationFailed.Code {
-				t.Errorf("%s of %s at %s: error %d", what, topic, addr, code)
-			}
-		}
-	}
 }
 
 // followers: only who has CLUSTER_ACTION is served as a replica, also where that is all it has, by each way to log in that is relayed to

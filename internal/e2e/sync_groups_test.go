@@ -119,7 +119,7 @@ func (k groupKind) arrives(t *testing.T, src, dst *testkafka.Cluster, topic stri
 // source, and go on where they had said that they were: nothing is lost, and nothing that was committed comes again.
 func TestGroupsMove(t *testing.T) {
 	t.Parallel()
-	src, dst := securePair(t)
+	src, dst := securePair(t, nil)
 	const topic, partitions, each = "orders", 2, 1000
 	for _, name := range []string{topic, "payments"} {
 		createTopic(t, src, name, partitions, nil)

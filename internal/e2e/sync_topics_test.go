@@ -114,7 +114,7 @@ func (s *shim) noted(topic, text string) {
 // between clusters with TLS, SASL and an authorizer, with just the rights that are documented.
 func TestTopicsInStep(t *testing.T) {
 	t.Parallel()
-	src, dst := securePair(t)
+	src, dst := securePair(t, nil)
 	createTopic(t, src, "app.orders", 2, map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact",
 		"max.message.bytes": "2000000"})
 	for _, name := range []string{"app.gone", "app.anew", "app.extra", "app.tmp.x", "other", "__app"} {
