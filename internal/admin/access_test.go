@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"kmirror/internal/clientconf"
+	"kmirror/internal/coordinator"
 	"kmirror/internal/peers"
 	"kmirror/internal/testkafka"
 	"kmirror/protocol"
@@ -305,5 +307,38 @@ func TestVerbsThatAreMadeUp(t *testing.T) {
 	}
 	if n := strings.Count(lines.String(), "audit=true"); n != maxSeen {
 		t.Errorf("%d lines", n)
+	}
+}
+
+// TestWhatProcessesAskIsAudited: changes that are meant for processes leave a line for each that somebody else asks for, and one for each
+// connection of a process.
+func TestWhatProcessesAskIsAudited(t *testing.T) {
+	address, lines, _ := serveWith(t, Config{Service: &fake{mirrors: []MirrorInfo{{Mirror: "m"}}},
+		States: &owner{states: map[protocol.PartitionID]coordinator.PartitionState{}}, Uncordon: func(context.Context) error { return nil }})
+	operator := dial(t, address)
+	process, err := NewClient(ClientConfig{Addresses: []string{address}, ClientID: PeerClientID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(process.Close)
+	for _, verb := range []string{VerbWriteRecords, VerbUncordon} {
+		for range 3 {
+			for _, c := range []*Client{operator, process} {
+				if _, err := c.Call(t.Context(), verb, []byte("{}")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		of, forwarded := 0, 0
+		for line := range strings.Lines(lines.String()) {
+			if strings.Contains(line, "audit=true verb="+verb+" ") {
+				if of++; strings.Contains(line, "forwarded=true") {
+					forwarded++
+				}
+			}
+		}
+		if of != 4 || forwarded != 1 {
+			t.Errorf("%s: %d lines, %d of the process, want 4 and 1\n%s", verb, of, forwarded, lines)
+		}
 	}
 }

@@ -24,12 +24,26 @@ func (s *Server) auditRead(verb string, who caller, err error, args ...any) {
 	if who.forwarded {
 		return
 	}
-	level := slog.LevelDebug
-	if who.seen != nil && !who.seen[verb] && len(who.seen) < maxSeen {
-		level = slog.LevelInfo
-		who.seen[verb] = true
+	s.record(who.level(verb), "operator question", verb, who, err, args)
+}
+
+// auditBetween writes the line of a change that processes ask each other for all the time: of a process the first time that a connection
+// asks for it, at debug level later. Who is none, and can ask for it all the same, leaves a line each time.
+func (s *Server) auditBetween(verb string, who caller, err error, args ...any) {
+	if !who.forwarded {
+		s.audit(verb, who, err, args...)
+		return
 	}
-	s.record(level, "operator question", verb, who, err, args)
+	s.record(who.level(verb), "process action", verb, who, err, append(args, "forwarded", true))
+}
+
+// level is that of a line which matters the first time that a connection causes it.
+func (c caller) level(verb string) slog.Level {
+	if c.seen == nil || c.seen[verb] || len(c.seen) >= maxSeen {
+		return slog.LevelDebug
+	}
+	c.seen[verb] = true
+	return slog.LevelInfo
 }
 
 func (s *Server) record(level slog.Level, message, verb string, who caller, err error, args []any) {

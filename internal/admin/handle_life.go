@@ -205,6 +205,9 @@ func (s *Server) private(
 	ctx context.Context, req *kip1279.KmirrorCallRequest, resp *kip1279.KmirrorCallResponse, who caller,
 ) {
 	answer, ok, err := s.betweenProcesses(ctx, req.Verb, req.Payload)
+	if ok && req.Verb != VerbPing {
+		s.auditBetween(req.Verb, who, err, "bytes", len(req.Payload))
+	}
 	if !ok {
 		switch req.Verb {
 		case VerbRetire:

@@ -22,19 +22,19 @@ func (s *Server) states(ctx context.Context, req kip1279.Message, resp kip1279.R
 			return
 		}
 		s.writeStates(ctx, req, resp)
-		if !who.forwarded { // processes write states all the time
-			s.auditStates(who, req, resp)
-		}
+		s.auditStates(who, req, resp)
 	case *kip1279.ReadMirrorStatesRequest:
 		if err := s.mayKnow(ctx, req.MirrorName, who); err != nil {
 			setStatus(resp.Head(), nil, err)
+			s.auditRead("read states", who, err, "mirror", req.MirrorName)
 			return
 		}
 		s.readStates(ctx, req, resp.(*kip1279.ReadMirrorStatesResponse))
+		s.auditRead("read states", who, nil, "mirror", req.MirrorName)
 	}
 }
 
-// auditStates writes the line for states that somebody else than a process of kmirror had written.
+// auditStates writes the line for states that somebody had written.
 func (s *Server) auditStates(who caller, req *kip1279.WriteMirrorStatesRequest, resp *kip1279.WriteMirrorStatesResponse) {
 	accepted, refused := 0, 0
 	var topics []string
@@ -48,7 +48,7 @@ func (s *Server) auditStates(who caller, req *kip1279.WriteMirrorStatesRequest, 
 			}
 		}
 	}
-	s.audit("write states", who, nil, "mirror", req.MirrorName, "topics", topics, "accepted", accepted, "refused", refused)
+	s.auditBetween("write states", who, nil, "mirror", req.MirrorName, "topics", topics, "accepted", accepted, "refused", refused)
 }
 
 // mayKnow refuses a mirror that there is not. Other processes' mirrors may be such that this one has not read of yet.

@@ -432,4 +432,7 @@ func (b *gatewayBed) moves(t *testing.T) {
 	if len(told) != 2 || told["Produce "+right] != old || told["Fetch "+right] != old {
 		t.Errorf("told of %v, want %d at %s in both", told, old, right)
 	}
+	if b.dst.Version() == testkafka.Latest { // share groups are a preview before
+		sharersAreTold(t, at, topics["rw"].ID, old, right)
+	}
 }
