@@ -169,7 +169,7 @@ func TestWhatIsTraced(t *testing.T) {
 // TestTraceThatCouldNotBegin begins at the next signal, once what was in its way is gone.
 func TestTraceThatCouldNotBegin(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	p := &process{log: log, tap: tap.New(log), stderr: io.Discard}
+	p := &process{log: log, tap: tap.New(log), stderr: io.Discard, sockets: new(sockets)}
 	defer p.endTrace()
 	dir := filepath.Join(t.TempDir(), "later")
 	text := strings.Replace(goodConfig, "lock:", "trace: {file: "+filepath.Join(dir, "trace.log")+"}\nlock:", 1)
