@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kmirror/internal/admin"
 	"kmirror/internal/clientconf"
 	"kmirror/internal/filters"
 )
@@ -35,6 +39,60 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
+}
+
+// TestEveryMetricIsDocumented: docs/metrics.md names every metric with its labels, and none that there is not.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	_, section, _ := strings.Cut(text, "\n## All metrics\n")
+	m := newMetrics("v", true)
+	m.watch(func() []admin.PartitionInfo { return nil }, func() map[string]time.Time { return nil })
+	m.registry.MustRegister(newSyncCollector(func(context.Context, []string) ([]admin.SyncInfo, error) { return nil, nil }))
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		m.registry.Describe(descriptions)
+		close(descriptions)
+	}()
+	parts := regexp.MustCompile(`fqName: "(kmirror_[a-z_]+)".*variableLabels: \{([a-z_,]*)\}`)
+	known := map[string]bool{}
+	for d := range descriptions {
+		found := parts.FindStringSubmatch(d.String())
+		if found == nil {
+			continue // Go's own
+		}
+		known[found[1]] = true
+		var row string
+		for line := range strings.Lines(section) {
+			if strings.HasPrefix(line, "|") && strings.Contains(line, "`"+found[1]+"`") {
+				row = line
+			}
+		}
+		if row == "" {
+			t.Errorf("%s is not documented", found[1])
+			continue
+		}
+		var labels []string
+		for _, l := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(strings.Split(row, "|")[2], -1) {
+			labels = append(labels, l[1])
+		}
+		want := strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' })
+		slices.Sort(labels)
+		if slices.Sort(want); !slices.Equal(labels, want) {
+			t.Errorf("%s has labels %v, documented are %v", found[1], want, labels)
+		}
+	}
+	if len(known) < 25 {
+		t.Errorf("only %d metrics were found", len(known))
+	}
+	for _, name := range regexp.MustCompile("kmirror_[a-z_]+").FindAllString(text, -1) {
+		if !known[name] {
+			t.Errorf("%s is documented, and not there", name)
+		}
+	}
 }
 
 // TestDocuments: what links within the documents lead to is there, and README.md names every document and every target of the Makefile.
