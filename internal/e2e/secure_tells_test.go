@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -159,6 +160,34 @@ func (b *secureBed) sessions(t *testing.T) {
 			t.Errorf("%s: after the session: %v", name, err)
 		}
 	}
+}
+
+// kerberos: GSSAPI can't be relayed. The client is told so, with the mechanisms that the broker has besides, and the log says why.
+func (b *secureBed) kerberos(t *testing.T) {
+	for name, addr := range map[string]string{"listener": b.s.repl, "another node id": nextPort(t, b.s.repl)} {
+		req := kmsg.NewPtrSASLHandshakeRequest()
+		req.Version, req.Mechanism = 1, "GSSAPI"
+		p := newRawPeer(t, addr)
+		resp, err := p.ask(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		told := resp.(*kmsg.SASLHandshakeResponse)
+		slices.Sort(told.SupportedMechanisms)
+		want := []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+		if told.ErrorCode != kerr.UnsupportedSaslMechanism.Code || !slices.Equal(told.SupportedMechanisms, want) {
+			t.Errorf("%s: told %+v, want %v", name, told, want)
+		}
+		if err := p.fetch(); !gone(err) {
+			t.Errorf("%s: afterwards: %v", name, err)
+		}
+	}
+	eventually(t, 10*time.Second, "a line in the log", func() error {
+		if !strings.Contains(mustRead(t, b.s.log), "GSSAPI (Kerberos) can't be relayed") {
+			return errors.New("no such line")
+		}
+		return nil
+	})
 }
 
 // rawPeer is a connection by which nothing is sent that a test does not send: no login again, for one.

@@ -153,7 +153,8 @@ func TestSecure(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"clients", b.clients}, {"traced", b.traced}, {"no rights", b.strangers}, {"followers", b.followers}, {"sessions", b.sessions}, {"kept in step", b.inStep},
+		{"clients", b.clients}, {"traced", b.traced}, {"no rights", b.strangers}, {"followers", b.followers}, {"sessions", b.sessions}, {"Kerberos", b.kerberos},
+		{"kept in step", b.inStep},
 		{"certificate renewed", b.renewed}, {"killed and restarted", b.restarted},
 		{"failed over", b.failedOver}, {"retired", b.retired},
 	} {
