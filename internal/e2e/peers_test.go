@@ -48,7 +48,7 @@ func TestPeers(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"a stranger", b.stranger}, {"nobody", b.nobody}, {"a broker", b.broker}, {"preflight", b.preflight}, {"killed and restarted", b.restarted},
+		{"a stranger", b.stranger}, {"nobody", b.nobody}, {"a broker", b.broker}, {"preflight", b.preflight}, {"reloaded", b.reloaded}, {"killed and restarted", b.restarted},
 		{"taken over", b.takenOver}, {"failed over", b.failedOver},
 	} {
 		t.Run(step.name, func(t *testing.T) {
@@ -167,6 +167,52 @@ func (b *peersBed) preflight(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "brokers know each other by certificates, and so does kmirror") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
+}
+
+// reloaded: who may replicate, limits and the log's format change while kmirror runs.
+func (b *peersBed) reloaded(t *testing.T) {
+	const before, logged = `allow: ["User:CN=brokers"]`, "log: {format: text, level: info}"
+	is := func(want error) {
+		t.Helper()
+		eventually(t, time.Minute, fmt.Sprintf("a broker's fetch is answered with %v", want), func() error {
+			if err := replicaFetch(t, b.s.repl, b.shows(t, "brokers")); !errors.Is(err, want) {
+				return fmt.Errorf("it is %v", err)
+			}
+			return nil
+		})
+	}
+	b.s.rewrite(before, `allow: ["User:CN=nobody"]`)
+	is(kerr.ClusterAuthorizationFailed)
+	if !strings.Contains(mustRead(t, b.s.log), "connections of peers whom that concerns were cut") {
+		t.Error("no connection was cut")
+	}
+	b.s.rewrite(`allow: ["User:CN=nobody"]`, `allow: ["User:BROKERS"], principal_mapping_rules: "RULE:^CN=(.*)$/$1/U"`)
+	is(nil)
+	dial := func(served bool) {
+		t.Helper()
+		eventually(t, time.Minute, fmt.Sprintf("clients are served: %v", served), func() error {
+			nc, err := tls.Dial("tcp", b.s.client, &tls.Config{InsecureSkipVerify: true}) // only looked at
+			if err == nil {
+				nc.Close()
+			}
+			if (err == nil) != served {
+				return fmt.Errorf("it says %v", err)
+			}
+			return nil
+		})
+	}
+	b.s.rewrite(logged, "log: {format: json, level: info}\nlimits: {connections: 1}")
+	dial(false)
+	b.s.rewrite("limits: {connections: 1}", "limits: {connections: 1000, memory: 512MiB, source_bytes_per_second: 1GiB}")
+	dial(true)
+	text := mustRead(t, b.s.log)
+	if !strings.Contains(text, `"msg":"limits have changed"`) || strings.Contains(text, "wait for a restart") {
+		t.Error("the log does not tell of limits in JSON, or that something waits for a restart")
+	}
+	b.s.rewrite("log: {format: json, level: info}", logged)
+	produce(t, client(t, b.src), "orders", 2, 100, 200)
+	b.s.caughtUp(b.src, 2, 2*time.Minute, "orders")
+	sameSegments(t, b.src, b.dst, "orders", 2, 2)
 }
 
 // restarted: kmirror dies, real brokers lead, and it comes back: it fetches from them as a follower, under its certificate.

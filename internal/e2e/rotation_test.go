@@ -44,7 +44,7 @@ func TestRotation(t *testing.T) {
 	produce(t, client(t, b.src), "orders", 2, 500, 200)
 	b.s.define("m", b.mirrorLines()...)
 	b.s.mirror("orders")
-	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	b.s.caughtUp(b.src, 1, 2*time.Minute, "orders")
 	sameSegments(t, b.src, b.dst, "orders", 2, 1)
 	for _, step := range []struct {
 		name string
@@ -211,7 +211,7 @@ func (b *rotationBed) restarted(t *testing.T) {
 	b.s.kill()
 	b.s.start()
 	produce(t, client(t, b.src), "orders", 2, 100, 200)
-	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	b.s.caughtUp(b.src, 1, 2*time.Minute, "orders")
 	sameSegments(t, b.src, b.dst, "orders", 2, 1)
 }
 
@@ -226,7 +226,7 @@ func (b *rotationBed) rotated(t *testing.T) {
 		}
 		startBroker(t, c, 1)
 	}
-	eventually(t, time.Minute, "the new authorities are strangers", func() error {
+	eventually(t, 2*time.Minute, "the new authorities are strangers", func() error {
 		if !strings.Contains(mustRead(t, b.s.log), "unknown authority") {
 			return errors.New("no such line in the log")
 		}
@@ -237,9 +237,9 @@ func (b *rotationBed) rotated(t *testing.T) {
 	if _, _, err := b.dst.Security().Certificate("kmirror-9001"); err != nil { // of its listeners
 		t.Fatal(err)
 	}
-	b.s.ready(time.Minute)
+	b.s.ready(2 * time.Minute)
 	produce(t, client(t, b.src), "orders", 2, 100, 200)
-	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	b.s.caughtUp(b.src, 1, 2*time.Minute, "orders")
 	sameSegments(t, b.src, b.dst, "orders", 2, 1)
 	if b.s.cmd.Process.Pid != process {
 		t.Error("it is another process")
@@ -256,7 +256,7 @@ func (b *rotationBed) broken(t *testing.T) {
 	stopBroker(t, b.src, 1)
 	startBroker(t, b.src, 1)
 	produce(t, client(t, b.src), "orders", 2, 100, 200)
-	b.s.caughtUp(b.src, 2, time.Minute, "orders")
+	b.s.caughtUp(b.src, 1, 2*time.Minute, "orders")
 	if !strings.Contains(mustRead(t, b.s.log), "new connections use what was read before: correct the files") {
 		t.Error("the log does not say that the store is broken")
 	}
