@@ -26,6 +26,8 @@ const (
 	// lingerTime is how long a connection that we end is read on after our last reply: closing with unread bytes makes the
 	// kernel reset it, and the peer could lose replies that it has not read yet.
 	lingerTime = time.Second
+	// lookInterval is how often a client that is not listened to is looked after: whether it is still there.
+	lookInterval = time.Second
 	// handshakeTimeout bounds a client's TLS handshake.
 	handshakeTimeout = 10 * time.Second
 )

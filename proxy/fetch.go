@@ -112,6 +112,9 @@ func (c *conn) consumerFetch(h protocol.RequestHeader, req *kmsg.FetchRequest) (
 			return nil, c.ctx.Err()
 		}
 		timer.Stop()
+		if hasLeft(c.nc) {
+			return nil, context.Canceled // nobody waits
+		}
 	}
 }
 

@@ -127,8 +127,9 @@ func (c *conn) quiesce() error {
 	return c.ctx.Err()
 }
 
-// waitWhile returns when something is not so any more. The client is not listened to meanwhile, and may have left: what takes longer than
-// IdleTimeout cuts the connection, and so do others that need the memory of the present request. The caller has mu, which is let go meanwhile.
+// waitWhile returns when something is not so any more. The client is not listened to meanwhile, so it is looked after now and then: one that
+// left must not keep its place for as long as a broker lets it wait. What takes longer than IdleTimeout cuts the connection, and so do others
+// that need the memory of the present request. The caller has mu, which is let go meanwhile.
 func (c *conn) waitWhile(so func() bool) {
 	if !so() || c.ctx.Err() != nil {
 		return
@@ -136,8 +137,18 @@ func (c *conn) waitWhile(so func() bool) {
 	defer time.AfterFunc(c.s.cfg.IdleTimeout, c.cancel).Stop()
 	back := c.lease.waits(c.cancel)
 	defer func() { c.report(back()) }()
+	looked := time.Now()
+	look := time.AfterFunc(lookInterval, c.wake)
+	defer look.Stop()
 	for so() && c.ctx.Err() == nil {
-		c.moved.Wait()
+		if c.moved.Wait(); time.Since(looked) < lookInterval {
+			continue
+		}
+		if hasLeft(c.nc) {
+			c.cancel()
+		}
+		looked = time.Now()
+		look.Reset(lookInterval)
 	}
 }
 
