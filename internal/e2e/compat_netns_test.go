@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,53 +23,72 @@ const namespacePrefix = "kmirror-compat-"
 // namespace is a network of its own for clients: from there one address of this host is reachable, on which only kmirror listens. A nil
 // namespace is this host's network.
 type namespace struct {
-	name string
-	host net.IP // this host's end
+	host net.IP // where the gateway is found
+	// enter is what a command is preceded by to run there, close removes the namespace.
+	enter []string
+	close func() error
+	// keeper is asked for sockets that clients can connect to, where root did not make the namespace.
+	keeper *net.UnixConn
 }
 
-// newNamespace makes a namespace that ends with the test. Where that is not allowed it says so, and clients run in this host's network.
+// newNamespace makes a namespace that ends with the test. Where nobody may it says so, and clients run in this host's network.
 func newNamespace(t *testing.T) *namespace {
 	t.Helper()
 	removeStale(t)
 	ns, err := makeNamespace()
 	if err != nil {
-		t.Run("own network", func(t *testing.T) {
-			t.Skipf("clients run in this host's network, since a network namespace can't be made (it takes root and iproute2): %v",
-				err)
-		})
-		return nil
+		var failed error
+		if ns, failed = makeUserNamespace(); failed != nil {
+			t.Run("own network", func(t *testing.T) {
+				t.Skipf("clients run in this host's network, since a namespace takes iproute2 and either root (%v) or a kernel that lets anybody make "+
+					"user namespaces (%v; see user.max_user_namespaces, kernel.unprivileged_userns_clone, "+
+					"kernel.apparmor_restrict_unprivileged_userns)", err, failed)
+			})
+			return nil
+		}
+		t.Logf("clients have a user namespace of their own, without root")
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("ip", "netns", "del", ns.name).CombinedOutput(); err != nil {
-			t.Errorf("remove %s: %v %s", ns.name, err, out)
+		if err := ns.close(); err != nil {
+			t.Errorf("remove the clients' network: %v", err)
 		}
 	})
 	return ns
 }
 
+// makeNamespace makes a namespace as root.
 func makeNamespace() (*namespace, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("user id %d is not root's", os.Geteuid())
+	}
 	pid := os.Getpid()
 	subnet := (pid & 0x3fff) << 2 // 198.18.0.0/15 is for tests of network devices
 	at := func(last int) net.IP { return net.IPv4(198, 18, byte(subnet>>8), byte(subnet&0xff|last)) }
-	ns := &namespace{name: namespacePrefix + strconv.Itoa(pid), host: at(1)}
+	name := namespacePrefix + strconv.Itoa(pid)
+	remove := func() error {
+		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w %s", err, out)
+		}
+		return nil
+	}
 	here, there := fmt.Sprintf("kmc%d", pid), fmt.Sprintf("kmn%d", pid)
 	for i, line := range []string{
-		"netns add " + ns.name,
-		fmt.Sprintf("link add %s type veth peer name %s netns %s", here, there, ns.name),
+		"netns add " + name,
+		fmt.Sprintf("link add %s type veth peer name %s netns %s", here, there, name),
 		fmt.Sprintf("addr add %s/30 dev %s", at(1), here),
 		fmt.Sprintf("link set %s up", here),
-		fmt.Sprintf("-n %s addr add %s/30 dev %s", ns.name, at(2), there),
-		fmt.Sprintf("-n %s link set %s up", ns.name, there),
-		fmt.Sprintf("-n %s link set lo up", ns.name),
+		fmt.Sprintf("-n %s addr add %s/30 dev %s", name, at(2), there),
+		fmt.Sprintf("-n %s link set %s up", name, there),
+		fmt.Sprintf("-n %s link set lo up", name),
 	} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 			if i > 0 {
-				exec.Command("ip", "netns", "del", ns.name).Run()
+				_ = remove()
 			}
 			return nil, fmt.Errorf("ip %s: %w %s", line, err, strings.TrimSpace(string(out)))
 		}
 	}
-	return ns, nil
+	return &namespace{host: at(1), enter: []string{"ip", "netns", "exec", name}, close: remove}, nil
 }
 
 // removeStale removes namespaces of runs that were killed.
@@ -95,13 +115,13 @@ func (ns *namespace) inside(cmd *exec.Cmd) *exec.Cmd {
 	if ns == nil || cmd.Err != nil {
 		return cmd
 	}
-	ip, err := exec.LookPath("ip")
+	path, err := exec.LookPath(ns.enter[0])
 	if err != nil {
 		cmd.Err = err
 		return cmd
 	}
-	cmd.Args = append([]string{"ip", "netns", "exec", ns.name, cmd.Path}, cmd.Args[1:]...)
-	cmd.Path = ip
+	cmd.Args = slices.Concat(ns.enter, []string{cmd.Path}, cmd.Args[1:])
+	cmd.Path = path
 	return cmd
 }
 

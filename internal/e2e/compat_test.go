@@ -115,7 +115,10 @@ func newCompatBed(t *testing.T, version string, ns *namespace) *compatBed {
 		if err != nil {
 			t.Fatal(err)
 		}
-		yaml = strings.Replace(yaml, "127.0.0.1:", host+":", 1)
+		if ns.keeper == nil {
+			yaml = strings.Replace(yaml, "127.0.0.1:", host+":", 1)
+		}
+		ns.forward(t, first, gatewayPorts)
 		yaml = strings.Replace(yaml, "{name", fmt.Sprintf("{tls: {certificate: %q, key: %q}, name", certificate, key), 1)
 	}
 	b.addr = fmt.Sprintf("%s:%d", host, first)

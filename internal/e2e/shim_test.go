@@ -38,6 +38,13 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if os.Getenv(networkVariable) != "" {
+		if err := keepNetwork(); err != nil {
+			fmt.Fprintln(os.Stderr, "network of clients:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	if bin, err := binary(); err == nil {
 		os.RemoveAll(filepath.Dir(bin))
