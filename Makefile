@@ -49,8 +49,8 @@ long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
 		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates|TestFences' ./internal/e2e
 
-# Every client of docs/compatibility.md, which it makes anew, through the gateway: ten minutes. As root, with iproute2, clients have a
-# network of their own.
+# Every client of docs/compatibility.md, which it makes anew, through the gateway: ten minutes. With iproute2, and as root or where the
+# kernel lets anybody make user namespaces, clients have a network of their own.
 compat: setup
 	@scripts/setup.sh venv $$([[ $$EUID == 0 ]] && echo ip)
 	KMIRROR_COMPAT=1 timeout --kill-after=30s 15m go test -count=1 -v -timeout 14m -run '^TestCompatibility' ./internal/e2e
@@ -60,8 +60,8 @@ compat: setup
 suite: setup
 	KMIRROR_SUITE=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFranzSuite ./internal/e2e
 
-# 1,000 idle and 200 busy clients, connections that come and go, slow and hostile ones, garbage for five minutes: about eight
-# minutes. Without the race detector, whose memory would be measured too; make test does less of the same with it.
+# 1,000 idle and 200 busy clients, connections that come and go, slow and hostile ones, garbage for five minutes, with and without TLS, in
+# front of a broker and a mirror: about nine minutes. Without the race detector, whose memory would be measured too; make test does less of the same with it.
 load: setup
 	KMIRROR_LOAD=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestLoad ./internal/e2e
 

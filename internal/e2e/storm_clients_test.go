@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"crypto/tls"
 	bin "encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -34,12 +37,18 @@ func (b *stormBed) comeAndGoAll(t *testing.T) {
 	for i := range 16 {
 		storm.Go(func() {
 			for j := range b.comeAndGo / 16 {
-				nc, err := net.DialTimeout("tcp", b.all()[rand.N(4)], 20*time.Second)
+				d := b.some(rand.N(doorCount))
+				d.tls = d.tls && rand.N(4) == 0 // else without a handshake, where one is wanted
+				nc, err := b.dial(d)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if b.visit(nc, i+j) {
+				stays, err := b.visit(nc, i+j)
+				if err != nil {
+					t.Errorf("at %+v: %v", d, err)
+				}
+				if stays {
 					mu.Lock()
 					open = append(open, nc)
 					mu.Unlock()
@@ -56,17 +65,23 @@ func (b *stormBed) comeAndGoAll(t *testing.T) {
 	}
 }
 
-// visit does one of many things on a connection and reports whether it is left open.
-func (b *stormBed) visit(nc net.Conn, kind int) (open bool) {
+// visit does one of many things on a connection and reports whether it is left open. With TLS every second one ends without its goodbye.
+func (b *stormBed) visit(nc net.Conn, kind int) (open bool, err error) {
+	raw := bare(nc)
 	fetch := peerFormat.AppendRequest(nil, fetchOf(12, "bulk", 0, rand.Int64N(32), 1<<20), 1)
 	meta := peerFormat.AppendRequest(nil, metadataOf("busy"), 2)
+	mixed := peerFormat.AppendRequest(nil, mixedOf(rand.Int32N(busyPartitions), rand.Int32N(mirroredPartitions), 0), 3)
 	hello := []byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3} // the first bytes of a TLS handshake
 	defer func() {
-		if !open {
-			nc.Close()
+		if open {
+			return
 		}
+		if rand.N(2) == 0 {
+			raw.Close()
+		}
+		nc.Close()
 	}()
-	switch kind % 11 {
+	switch kind % 12 {
 	case 0: // comes and leaves
 	case 1: // leaves within a request
 		nc.Write(meta[:rand.N(len(meta))])
@@ -76,12 +91,12 @@ func (b *stormBed) visit(nc net.Conn, kind int) (open bool) {
 		nc.Write(append(fetch, meta[:rand.N(len(meta))]...))
 		nc.SetReadDeadline(time.Now().Add(time.Duration(rand.N(5)) * time.Millisecond))
 		nc.Read(make([]byte, 1+rand.N(1<<16)))
-		nc.(*net.TCPConn).SetLinger(0)
+		raw.SetLinger(0)
 	case 4: // speaks TLS
 		nc.Write(hello[:1+rand.N(len(hello)-1)])
 	case 5: // says no more, but listens
 		nc.Write(append(fetch, meta...))
-		nc.(*net.TCPConn).CloseWrite()
+		nc.(interface{ CloseWrite() error }).CloseWrite()
 		nc.SetReadDeadline(time.Now().Add(10 * time.Second))
 		nc.Read(make([]byte, 1<<16))
 	case 6: // many requests
@@ -89,18 +104,32 @@ func (b *stormBed) visit(nc net.Conn, kind int) (open bool) {
 			nc.Write(meta)
 		}
 	case 7: // reset
-		nc.(*net.TCPConn).SetLinger(0)
+		raw.SetLinger(0)
 	case 8: // stays within a request
 		nc.Write(meta[:1+rand.N(len(meta)-1)])
-		return b.few()
+		return b.few(), nil
 	case 9: // stays and does not read
 		nc.Write(fetch)
-		return b.few()
+		return b.few(), nil
 	case 10: // stays within a TLS handshake
 		nc.Write(hello[:1+rand.N(3)])
-		return b.few()
+		return b.few(), nil
+	case 11: // writes to the mirror topic, which can't be refused but by an end
+		nc.Write(mixed)
+		nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := nc.Read(make([]byte, 1<<10)); errors.Is(err, os.ErrDeadlineExceeded) {
+			return false, errors.New("a Produce without acknowledgement to the mirror topic does not end the connection")
+		}
 	}
-	return false
+	return false, nil
+}
+
+// bare is the socket of a connection.
+func bare(nc net.Conn) *net.TCPConn {
+	if secure, ok := nc.(*tls.Conn); ok {
+		nc = secure.NetConn()
+	}
+	return nc.(*net.TCPConn)
 }
 
 // few is true so rarely that connections that stay don't come to the limit.
@@ -108,31 +137,38 @@ func (b *stormBed) few() bool { return rand.N(b.comeAndGo) < b.connections }
 
 // slowRead: clients ask for much and don't read. Memory does not grow by what they are owed, workers are served, and those that read in the
 // end get all of it in its order.
-func (b *stormBed) slowRead(t *testing.T) {
+func (b *stormBed) slowRead(t *testing.T, d door, n, whole int) {
 	before := b.now(t)
 	var slow []*peer
-	for i := range b.slowReaders {
-		p, err := newPeer(b.gateway[1])
+	for i := range n {
+		p, err := b.peer(d)
 		if err == nil {
 			slow = append(slow, p)
-			var reqs []kmsg.Request
-			for offset := range int64(30) {
-				reqs = append(reqs, fetchOf(12, "bulk", 0, offset, 1<<20), fetchOf(4, "bulk", 0, offset, 1<<20), metadataOf("busy"))
-			}
-			err = p.send(reqs...)
+			_, err = p.ask(metadataOf("busy"))
 		}
 		if err != nil {
 			t.Fatalf("client %d: %v", i, err)
 		}
 	}
+	connected := b.now(t)
+	for i, p := range slow {
+		var reqs []kmsg.Request
+		for offset := range int64(30) {
+			reqs = append(reqs, fetchOf(12, "bulk", 0, offset, 1<<20), fetchOf(4, "bulk", 0, offset, 1<<20), metadataOf("busy"))
+		}
+		if err := p.send(reqs...); err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
 	b.work(t, 8, b.slowFor)
 	during := b.now(t)
-	t.Logf("before %s; %d slow readers that are owed %d MiB %s", before, len(slow), len(slow)*60, during)
-	if grown := during.resident - before.resident; grown > int64(len(slow))<<18+16<<20 && !raceEnabled {
+	t.Logf("before %s; %d connected %s; owed %d MiB and slow %s: %d KiB for each connection, and %d KiB for what it is owed", before, n, connected,
+		n*60, during, (connected.resident-before.resident)>>10/int64(n), (during.resident-connected.resident)>>10/int64(n))
+	if grown := during.resident - connected.resident; grown > int64(n)<<18+16<<20 && !raceEnabled {
 		t.Errorf("memory grew by %d MiB", grown>>20)
 	}
 	for i, p := range slow {
-		for len(p.sent) > 0 && i < 5 {
+		for len(p.sent) > 0 && i < whole {
 			resp, err := p.next()
 			if err != nil {
 				t.Errorf("client %d: %v", i, err)
@@ -156,7 +192,7 @@ func (b *stormBed) slowWrite(t *testing.T) {
 	done, peak := make(chan struct{}), before.resident
 	var wg sync.WaitGroup
 	for i := range b.slowWriters {
-		nc, err := net.DialTimeout("tcp", b.all()[i%4], 20*time.Second)
+		nc, err := b.dial(b.some(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +222,7 @@ func (b *stormBed) slowWrite(t *testing.T) {
 		}
 	})
 	for time.Now().Before(end) {
-		p, err := newPeer(b.gateway[1])
+		p, err := b.peer(b.some(rand.N(doorCount)))
 		if err != nil {
 			t.Fatal(err)
 		}

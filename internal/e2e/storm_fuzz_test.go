@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
 	bin "encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"reflect"
 	"slices"
 	"sync"
@@ -29,7 +31,12 @@ func (b *stormBed) fuzz(t *testing.T) {
 		wg.Go(func() {
 			f := &fuzzer{r: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(i)))}
 			for time.Now().Before(end) {
-				n, err := f.stream(b.all()[f.r.IntN(4)])
+				nc, err := b.stream(f)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n, err := f.stream(nc)
 				streams.Add(1)
 				frames.Add(int64(len(f.sent)))
 				replies.Add(int64(n))
@@ -85,13 +92,47 @@ func (f *fuzzer) hex() string {
 	return out.String()
 }
 
+// stream connects to any door. Of connections with TLS some are damaged on their way, from a byte on that may lie in the handshake, and some
+// don't speak it.
+func (b *stormBed) stream(f *fuzzer) (net.Conn, error) {
+	d := b.doors[f.r.IntN(doorCount)]
+	if !d.tls || f.r.IntN(8) > 1 {
+		return b.dial(d)
+	}
+	d.tls = false
+	nc, err := b.dial(d)
+	if err != nil || f.r.IntN(2) == 0 {
+		return nc, err
+	}
+	secure := tls.Client(&damaged{Conn: nc, r: rand.New(rand.NewPCG(f.r.Uint64(), 0)), left: f.r.IntN(3000)}, b.conf)
+	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	if err := secure.Handshake(); errors.Is(err, os.ErrDeadlineExceeded) {
+		nc.Close()
+		return nil, fmt.Errorf("a damaged TLS handshake does not end: %w", err)
+	}
+	return secure, nc.SetDeadline(time.Time{})
+}
+
+// damaged is a connection on which one bit in a hundred bytes is another one once left bytes were sent.
+type damaged struct {
+	net.Conn
+	r    *rand.Rand
+	left int
+}
+
+func (d *damaged) Write(b []byte) (int, error) {
+	b = slices.Clone(b)
+	for i := range b {
+		if d.left--; d.left < 0 && d.r.IntN(100) == 0 {
+			b[i] ^= 1 << d.r.IntN(8)
+		}
+	}
+	return d.Conn.Write(b)
+}
+
 // stream sends some frames in several pieces, reads what comes until all is answered or nothing more does, and returns the number of
 // replies.
-func (f *fuzzer) stream(addr string) (replies int, err error) {
-	nc, err := net.DialTimeout("tcp", addr, 20*time.Second)
-	if err != nil {
-		return 0, err
-	}
+func (f *fuzzer) stream(nc net.Conn) (replies int, err error) {
 	var all []byte
 	for range 1 + f.r.IntN(8) {
 		all = append(all, f.frame()...)
@@ -275,7 +316,7 @@ func (f *fuzzer) fill(v reflect.Value, depth int) {
 			f.fill(v.Index(i), depth)
 		}
 	case reflect.String:
-		v.SetString([]string{"", "fuzz", "row", "nothing", "\x00\xff", "a-longer-name-than-others-have"}[f.r.IntN(6)])
+		v.SetString([]string{"", "fuzz", "row", mirrored, mirrored, "nothing", "\x00\xff", "a-longer-name-than-others-have"}[f.r.IntN(8)])
 	case reflect.Bool:
 		v.SetBool(f.r.IntN(2) == 0)
 	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:

@@ -4,64 +4,37 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"kmirror/internal/testkafka"
 )
 
 // stormSize is how much of everything.
 type stormSize struct {
 	idle, busy, comeAndGo     int
+	unacked                   int // records without acknowledgement, through each of four doors
 	slowReaders, slowWriters  int
 	memory                    int // limits.memory, MiB
 	connections               int // limits.connections
 	busyFor, slowFor, fuzzFor time.Duration
 }
 
-// stormBed is one broker, with a kmirror of its own in front of it: a gateway, and listeners of its own node ids.
-type stormBed struct {
-	stormSize
-	dst     *testkafka.Cluster
-	s       *shim
-	gateway []string // addresses of the bootstrap port and of the broker's
-	own     []string // those of kmirror's node ids
-	first   int
-	base    footprint // before the storm
-}
-
-// footprint is what a kmirror process holds.
-type footprint struct {
-	connections, files, goroutines int
-	resident                       int64
-}
-
-func (f footprint) String() string {
-	return fmt.Sprintf("%d connections, %d files, %d goroutines, %d MiB", f.connections, f.files, f.goroutines, f.resident>>20)
-}
-
 // TestStorm has many clients, and many that are none, come to a gateway and to listeners of kmirror's own at the same time. TestLoad, which
 // is more of it, has the sizes that are promised.
 func TestStorm(t *testing.T) {
-	storm(t, stormSize{idle: 150, busy: 20, comeAndGo: 600, slowReaders: 10, slowWriters: 40, memory: 64, connections: 200,
+	storm(t, stormSize{idle: 150, busy: 20, comeAndGo: 600, unacked: 5000, slowReaders: 10, slowWriters: 40, memory: 64, connections: 200,
 		busyFor: 2 * time.Second, slowFor: 2 * time.Second, fuzzFor: 5 * time.Second})
 }
 
 // TestLoad is run by make load, without the race detector, so that memory is kmirror's.
 func TestLoad(t *testing.T) {
 	onlyWith(t, "KMIRROR_LOAD", "load")
-	storm(t, stormSize{idle: 1000, busy: 200, comeAndGo: 5000, slowReaders: 100, slowWriters: 200, memory: 256, connections: 800,
+	storm(t, stormSize{idle: 1000, busy: 200, comeAndGo: 5000, unacked: 10_000, slowReaders: 100, slowWriters: 200, memory: 256, connections: 800,
 		busyFor: 30 * time.Second, slowFor: 20 * time.Second, fuzzFor: 5 * time.Minute})
 }
 
@@ -69,33 +42,25 @@ func storm(t *testing.T, size stormSize) {
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
-	b := &stormBed{stormSize: size}
-	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Heap: "512m", Properties: map[string]string{"auto.create.topics.enable": "false"}})
-	createTopic(t, b.dst, "busy", busyPartitions, nil)
-	createTopic(t, b.dst, "row", 1, nil)
-	createTopic(t, b.dst, "bulk", 1, nil)
-	b.fill(t)
-	yaml, first := gatewayYAML(t, "127.0.0.1")
-	b.first, b.gateway = first, []string{fmt.Sprintf("127.0.0.1:%d", first), fmt.Sprintf("127.0.0.1:%d", first+1)}
-	b.s = newShim(t, b.dst, yaml+fmt.Sprintf("\nlimits: {memory: %dMiB, connections: %d}", size.memory, size.connections))
-	b.own = []string{b.s.client, nextPort(t, b.s.client)}
-	b.work(t, 4, 300*time.Millisecond)                                      // what is opened once is open
-	polled(10*time.Second, func() bool { return b.now(t).connections < 4 }) // kmirror's own clients come to all brokers
-	b.base = b.now(t)
+	b := newStormBed(t, size)
 	for _, step := range []struct {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"idle and busy", b.crowd}, {"acks 0", b.row}, {"too many", b.tooMany}, {"come and go", b.comeAndGoAll}, {"slow readers", b.slowRead},
+		{"idle and busy", b.crowd}, {"acks 0", b.row}, {"too many", b.tooMany}, {"come and go", b.comeAndGoAll}, {"handshakes", b.handshakes},
+		{"slow readers", func(t *testing.T) { b.slowRead(t, b.doors[doorBroker], b.slowReaders, 5) }},
+		{"slow readers with TLS", func(t *testing.T) { b.slowRead(t, b.doors[doorBroker+1], 2*b.slowReaders, 1) }},
 		{"slow requests", b.slowWrite}, {"fuzz", b.fuzz},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			begin := time.Now()
 			step.run(t)
 			b.settles(t)
+			b.mirrors()
 			t.Logf("%s: %s", time.Since(begin).Round(time.Millisecond), b.now(t))
 		})
 	}
+	b.intact(t)
 	if err := b.s.stop(); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
@@ -107,114 +72,12 @@ func storm(t *testing.T, size stormSize) {
 	}
 }
 
-// fill writes what slow readers ask for: 32 MiB in batches of 512 KiB.
-func (b *stormBed) fill(t *testing.T) {
-	value := make([]byte, 512<<10)
-	cl := client(t, b.dst, kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(0))
-	for range 64 {
-		if err := cl.ProduceSync(timeout(t, time.Minute), &kgo.Record{Topic: "bulk", Value: value}).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// gauges reads a metric, summed up over its labels but for the brokers' own listener.
-func (s *shim) gauges(name string) (sum int, err error) {
-	resp, err := http.Get("http://" + s.http + "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest[0] != ' ' && rest[0] != '{' || strings.Contains(rest, "REPL") { // brokers come there by themselves
-			continue
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += int(f)
-	}
-	return sum, nil
-}
-
-// now measures.
-func (b *stormBed) now(t *testing.T) (f footprint) {
-	t.Helper()
-	proc := fmt.Sprintf("/proc/%d/", b.s.cmd.Process.Pid)
-	files, err := os.ReadDir(proc + "fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.files = len(files)
-	status, err := os.ReadFile(proc + "status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Without the pages of the binary itself.
-	if _, rest, ok := strings.Cut(string(status), "RssAnon:"); ok {
-		var kib int64
-		fmt.Sscan(rest, &kib)
-		f.resident = kib << 10
-	}
-	http.DefaultClient.CloseIdleConnections()
-	f.goroutines, err = b.s.gauges("go_goroutines")
-	if err == nil {
-		f.connections, err = b.s.gauges("kmirror_connections")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
-// settles wants connections, files and goroutines to be as many as in the beginning, but for some of kmirror's own clients, which come and
-// go.
-func (b *stormBed) settles(t *testing.T) {
-	t.Helper()
-	var f footprint
-	if !polled(20*time.Second, func() bool {
-		f = b.now(t)
-		return f.connections <= b.base.connections+1 && f.files <= b.base.files+8 && f.goroutines <= b.base.goroutines+24
-	}) {
-		b.s.cmd.Process.Signal(syscall.SIGQUIT) // the log tells where its goroutines are
-		t.Fatalf("%s are left, %s were there before", f, b.base)
-	}
-}
-
-// told reports whether clients may be told of an address.
-func (b *stormBed) told(addr string) bool {
-	_, port, _ := net.SplitHostPort(addr)
-	n, _ := strconv.Atoi(port)
-	return n > b.first && n < b.first+gatewayPorts
-}
-
-// worker is a busy client. Those with odd numbers come to a listener of kmirror's own.
-func (b *stormBed) worker(i int) (*worker, error) {
-	w := &worker{name: fmt.Sprintf("worker-%d", i), partition: int32(i % busyPartitions), told: b.told}
-	addr := b.gateway[i/2%2]
-	if w.own = i%2 == 1; w.own {
-		addr, w.told = b.own[i/2%2], func(string) bool { return true }
-	}
-	var err error
-	w.peer, err = newPeer(addr)
-	return w, err
-}
-
-// all are the addresses that clients come to.
-func (b *stormBed) all() []string { return slices.Concat(b.gateway, b.own) }
-
 // crowd: idle and busy clients at once. The idle ones are still served in the end.
 func (b *stormBed) crowd(t *testing.T) {
 	before := b.now(t)
 	var idle []*peer
 	for i := range b.idle {
-		p, err := newPeer(b.all()[i%4])
+		p, err := b.peer(b.some(i))
 		if err == nil {
 			idle = append(idle, p)
 			_, err = p.ask(versionsOf())
@@ -257,6 +120,8 @@ func (b *stormBed) work(t *testing.T, n int, d time.Duration) (rounds int) {
 			mu.Lock()
 			rounds += w.n
 			mu.Unlock()
+			b.redirected.Add(w.redirected)
+			b.served.Add(w.served)
 		})
 	}
 	wg.Wait()
@@ -269,11 +134,12 @@ func versionsOf() *kmsg.ApiVersionsRequest {
 	return req
 }
 
-// row: 10,000 records without acknowledgement over one connection, twice. All are there, in their order.
+// row: records without acknowledgement over one connection, through one door after the other. All are there, in their order.
 func (b *stormBed) row(t *testing.T) {
-	const n = 10_000
-	for turn, addr := range []string{b.gateway[1], b.own[0]} {
-		p, err := newPeer(addr)
+	n := b.unacked
+	doors := []door{b.doors[doorBroker], b.doors[doorBroker+1], b.doors[doorOwn], b.doors[doorOwn+1]}
+	for turn, d := range doors {
+		p, err := b.peer(d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +159,7 @@ func (b *stormBed) row(t *testing.T) {
 	}
 	cl := client(t, b.dst, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"row": {0: kgo.NewOffset().AtStart()}}))
 	next, ctx := 0, timeout(t, time.Minute)
-	for next < 2*n && ctx.Err() == nil && !t.Failed() {
+	for next < len(doors)*n && ctx.Err() == nil && !t.Failed() {
 		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			if string(r.Value) != fmt.Sprint(next) {
 				t.Errorf("%s came, want %d", r.Value, next)
@@ -301,8 +167,8 @@ func (b *stormBed) row(t *testing.T) {
 			next++
 		})
 	}
-	if next != 2*n {
-		t.Errorf("%d of %d records", next, 2*n)
+	if next != len(doors)*n {
+		t.Errorf("%d of %d records", next, len(doors)*n)
 	}
 }
 
@@ -311,7 +177,7 @@ func (b *stormBed) tooMany(t *testing.T) {
 	const excess, left = 50, 10 // a few connections of the step before may still be there
 	var peers []*peer
 	for range b.connections + excess {
-		p, err := newPeer(b.gateway[1])
+		p, err := b.peer(b.doors[doorBroker])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +199,7 @@ func (b *stormBed) tooMany(t *testing.T) {
 			t.Errorf("connection %d: %v", i, err)
 		}
 	}
-	w, err := b.worker(1) // listeners of kmirror's own have a limit of their own
+	w, err := b.worker(doorOwn) // listeners of kmirror's own have a limit of their own
 	if err == nil {
 		err = w.round()
 	}
