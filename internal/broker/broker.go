@@ -299,10 +299,10 @@ func (b *Broker) Current() error {
 		return r
 	}
 	if !b.meta.caughtUp.Load() {
-		return errors.New("the metadata log has not been read to its end yet")
+		return b.ctl.because("the metadata log has not been read to its end yet")
 	}
 	if age := time.Since(time.Unix(0, b.meta.lastPoll.Load())); age > metadataStale {
-		return fmt.Errorf("no controller has answered a metadata fetch for %s", age.Round(time.Second))
+		return b.ctl.because(fmt.Sprintf("no controller has answered a metadata fetch for %s", age.Round(time.Second)))
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ type controllers struct {
 	active  int
 	clients map[string]*kgo.Client
 	closed  bool
+	failure error // of the last try, nil when a controller answered it
 }
 
 func newControllers(addrs []string, opts []kgo.Opt, log *slog.Logger, o Observer) *controllers {
@@ -139,9 +140,29 @@ func (c *controllers) try(ctx context.Context, req kmsg.Request, timeout time.Du
 			return nil, ctx.Err()
 		}
 		c.lost(addr)
-		return nil, fmt.Errorf("%s to controller %s: %w", kmsg.NameForKey(req.Key()), addr, err)
+		err = fmt.Errorf("%s to controller %s: %w", kmsg.NameForKey(req.Key()), addr, err)
+		c.note(err)
+		return nil, err
 	}
+	c.note(nil)
 	return resp, nil
+}
+
+// note remembers how the last try went.
+func (c *controllers) note(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure = err
+}
+
+// because adds to what is the matter why the last try failed, if it did.
+func (c *controllers) because(matter string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failure == nil {
+		return errors.New(matter)
+	}
+	return fmt.Errorf("%s: %w", matter, c.failure)
 }
 
 // errNotController: the request was refused, and surely not carried out.

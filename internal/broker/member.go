@@ -135,7 +135,8 @@ func (m *member) register(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, kerr.DuplicateBrokerRegistration):
-			err = fmt.Errorf("an incarnation of node id %d that is not fenced yet holds the id; trying again: %w", m.node.ID, err)
+			err = fmt.Errorf("node id %d is held by a kmirror that is not fenced: one that was killed is, about 9 s later; if this goes on, "+
+				"another kmirror serve has the same node_ids: stop it, or give this one ids of its own; trying again: %w", m.node.ID, err)
 		}
 		m.fail(err)
 		if err := b.wait(ctx); err != nil {
