@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -16,8 +17,16 @@ func main() {
 		terminal: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd())),
 		screen:   term.IsTerminal(int(os.Stdout.Fd())),
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// Once the first signal has been heard the default is back: a second one ends the process at once.
-	context.AfterFunc(ctx, stop)
-	os.Exit(c.run(ctx, os.Args[1:]))
+	os.Exit(c.run(untilSignal(context.Background()), os.Args[1:]))
+}
+
+// secondSignal is how long after the first signal another one still counts as the same: timeout(1) and terminals with a process in between
+// send each of theirs twice.
+const secondSignal = time.Second
+
+// untilSignal ends with Ctrl-C or SIGTERM. A moment after the first signal the default is back: a second one ends the process at once.
+func untilSignal(parent context.Context) context.Context {
+	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, func() { time.AfterFunc(secondSignal, stop) })
+	return ctx
 }

@@ -104,7 +104,7 @@ func preflightError(r *preflight.Report) error {
 		return &admin.Error{Code: kip1279.CoordinatorNotAvailable, Message: "a cluster was not reached, so not all could be looked at",
 			Hint: "see the lines that say FAIL", Exit: admin.ExitUnreachable}
 	case failed > 0:
-		return &admin.Error{Code: kip1279.PolicyViolation, Message: fmt.Sprintf("%d lines say FAIL: kmirror would not work there", failed),
+		return &admin.Error{Code: kip1279.PolicyViolation, Message: fmt.Sprintf("lines that say FAIL: %d; kmirror would not work there", failed),
 			Hint: "do what the lines say, and ask again; nothing was changed", Exit: admin.ExitRefused}
 	}
 	return nil

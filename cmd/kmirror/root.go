@@ -31,9 +31,12 @@ type cli struct {
 func (c *cli) run(ctx context.Context, args []string) int {
 	root := newRootCommand(c)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return admin.ExitOK
+	}
+	if strings.HasPrefix(err.Error(), "required flag") { // cobra's own, before the command runs
+		err = usageError(err.Error(), "see "+cmd.CommandPath()+" --help")
 	}
 	e := operatorError(err)
 	c.printError(e)
@@ -139,7 +142,7 @@ func operatorError(err error) *admin.Error {
 		return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted",
 			Hint: "what was begun goes on in kmirror serve; the same command again attaches to it", Exit: admin.ExitFailed}
 	}
-	for _, sign := range []string{"unknown command", "required flag", "accepts ", "unknown flag", "requires "} {
+	for _, sign := range []string{"unknown command", "accepts ", "unknown flag", "requires "} {
 		if strings.HasPrefix(err.Error(), sign) {
 			return usageError(err.Error(), "see kmirror --help")
 		}

@@ -34,6 +34,11 @@ func newServeCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run kmirror: join the destination and mirror what was started",
+		Long: `Run kmirror in the foreground: join the destination with the node ids of the configuration and mirror what was started. The
+log goes to stderr and says "ready" when all is in place, or every half minute why it is not; so does /readyz of the key http. A cluster
+that does not answer is waited for; what only another configuration can mend ends serve with exit code 2.
+SIGTERM or Ctrl-C: leadership is given away in order, within shutdown_timeout; a second one ends at once. SIGHUP: the configuration is
+read again. See also kmirror preflight; all keys are in docs/operations.md.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reloads := newReloader(file, c.environ)
 			cfg, err := loadConfig(file, c.environ())
@@ -284,7 +289,11 @@ func (p *process) run(ctx context.Context) error {
 	if front.retiring.Load() && err == nil {
 		p.log.Info("retired: the node ids are unregistered", "node_ids", fmt.Sprint(p.cfg.NodeIDs))
 	}
-	p.log.Info("stopped", "err", err)
+	if err != nil {
+		p.log.Error("stopped", "err", err)
+	} else {
+		p.log.Info("stopped")
+	}
 	return serveError(err)
 }
 
@@ -292,6 +301,7 @@ func (p *process) run(ctx context.Context) error {
 func (p *process) runFront(front *departure) {
 	ctx := front.ctx
 	front.group.Go(func() error { p.nameCluster(ctx); return nil })
+	front.group.Go(func() error { tellReady(ctx, p.ready, p.log); return nil })
 	front.group.Go(func() error { p.reloads.run(ctx); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	if p.judge != nil {
@@ -302,10 +312,7 @@ func (p *process) runFront(front *departure) {
 		"membership": func(ctx context.Context) error { defer front.left(); return p.broker.Run(ctx) },
 	} {
 		front.group.Go(func() error {
-			if err := run(ctx); err != nil || ctx.Err() == nil {
-				return named(name, errors.Join(err, unexpected(ctx)))
-			}
-			return nil
+			return ended(ctx, name, run(ctx))
 		})
 	}
 	front.group.Go(func() error { return front.runAdmin(p.admin.Run) })
@@ -323,12 +330,12 @@ func (p *process) nameCluster(ctx context.Context) {
 	p.metrics.setCluster(version, p.broker.ClusterID())
 }
 
-// unexpected is an error while ctx goes on.
-func unexpected(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return errors.New("ended by itself")
+// ended names a part that failed, or that gave no reason while ctx goes on.
+func ended(ctx context.Context, name string, err error) error {
+	if err == nil && ctx.Err() == nil {
+		err = errors.New("ended by itself")
 	}
-	return nil
+	return named(name, err)
 }
 
 func named(name string, err error) error {
@@ -336,17 +343,4 @@ func named(name string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", name, err)
-}
-
-// serveError gives errors that a wrong configuration causes the exit code for those.
-func serveError(err error) error {
-	var mismatch *broker.ClusterMismatchError
-	var taken *broker.NodeIDTakenError
-	switch {
-	case errors.As(err, &mismatch):
-		return usageError(err.Error(), "point destination at one cluster, or correct cluster_id; nothing was registered")
-	case errors.As(err, &taken):
-		return usageError(err.Error(), "choose node_ids that no broker of the destination has")
-	}
-	return err
 }

@@ -35,7 +35,7 @@ func (s *sockets) openGateways(cfg *Config, log *slog.Logger) error {
 			s.notes = append(s.notes, certificateNote("gateway "+g.Name, g.AdvertisedHost, f.TLS, time.Now())...)
 			s.notes = append(s.notes, nameNotes(g, names, cfg.NodeIDs[0], f.TLS)...)
 		}
-		if f.Listen, err = listen(g.Bootstrap); err != nil {
+		if f.Listen, err = listen("gateway "+g.Name, g.Bootstrap); err != nil {
 			return err
 		}
 		s.fronts = append(s.fronts, f)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 
@@ -43,10 +42,7 @@ func (d *departure) await(retired <-chan struct{}, retire func(), log *slog.Logg
 // runAdmin runs the admin listener. What ends it in order is that the membership has ended, which says itself why: its reason must not be
 // covered by one of ours that is a moment earlier.
 func (d *departure) runAdmin(run func(context.Context) error) error {
-	if err := run(d.admin); err != nil || d.admin.Err() == nil {
-		return named("admin listener", errors.Join(err, unexpected(d.admin)))
-	}
-	return nil
+	return ended(d.admin, "admin listener", run(d.admin))
 }
 
 // left says that the membership of the destination is over.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,9 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -100,7 +103,7 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {
 			bind, host, port := l.endpoint(i)
-			sock, err := listen(bind)
+			sock, err := listen(fmt.Sprintf("listeners.%s, node id %d", l.Name, id), bind)
 			if err != nil {
 				return s, err
 			}
@@ -115,11 +118,11 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if err := s.openGateways(cfg, log); err != nil {
 		return s, err
 	}
-	if s.admin, err = listen(cfg.Admin.Bind); err != nil {
+	if s.admin, err = listen("admin", cfg.Admin.Bind); err != nil {
 		return s, err
 	}
 	if cfg.HTTP != "" {
-		s.http, err = listen(cfg.HTTP)
+		s.http, err = listen("http", cfg.HTTP)
 	}
 	return s, err
 }
@@ -127,10 +130,15 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 // securityProtocols are Kafka's ids.
 var securityProtocols = map[string]int16{"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
-func listen(addr string) (net.Listener, error) {
+// listen opens an address for a key of the configuration.
+func listen(key, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, usageError(err.Error(), "free the address or choose another; node ids after the first use the following ports")
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, usageError(key+": "+err.Error(), "free the address or choose another: another program has it, or a kmirror that still runs (ss -ltnp); "+
+			"node ids after the first use the following ports")
+	case err != nil:
+		return nil, usageError(key+": "+err.Error(), "give an address of this machine")
 	}
 	return l, nil
 }
@@ -238,8 +246,17 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 		}
 	}
 	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
+	real := slices.DeleteFunc(brokerIDs(meta.Brokers), func(id int32) bool { return slices.Contains(cfg.NodeIDs, id) })
+	if err := checkSettings(ctx, cfg, l, real); isUsage(err) {
+		return err
+	} else if err != nil {
+		fmt.Fprintln(out, "note:", err)
+	}
 	for _, addr := range cfg.Destination.Controllers {
 		id, err := controllerCluster(ctx, addr, l.controller)
+		if errors.Is(err, kerr.MismatchedEndpointType) {
+			return usageError(addr+" of destination.controllers is a listener of brokers", controllersHint)
+		}
 		if err != nil {
 			return unreachableError("controller "+addr, err)
 		}
@@ -270,5 +287,6 @@ func controllerCluster(ctx context.Context, addr string, opts []kgo.Opt) (string
 	if err != nil {
 		return "", err
 	}
-	return kr.(*kmsg.DescribeClusterResponse).ClusterID, nil
+	resp := kr.(*kmsg.DescribeClusterResponse)
+	return resp.ClusterID, kerr.ErrorForCode(resp.ErrorCode)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -155,11 +156,15 @@ func (c *Config) looked() (all []preflight.Listener) {
 	return all
 }
 
-// certificateLimit bounds how long brokers are asked, before anything is registered, for whom they want certificates from.
-const certificateLimit = 20 * time.Second
+// Brokers are asked for so long, before anything is registered, what they are configured for. It is short where they could only tell which
+// listener is theirs: kmirror comes back beside brokers that have died, too.
+const (
+	settingsLimit    = 4 * time.Second
+	certificateLimit = 20 * time.Second
+)
 
-// checkListeners refuses a destination that the configured listeners don't fit, also by whom brokers want to see certificates of. Where
-// that can't be found out, kmirror goes on: who can't be relayed finds out by himself.
+// checkListeners refuses a destination that the configured listeners don't fit, also by what brokers say of the one they
+// replicate over, and of certificates that they want to see. Where brokers don't say, kmirror goes on: who can't be relayed finds out by himself.
 func (p *process) checkListeners(ctx context.Context, img *kraft.Image, l legs) error {
 	if err := missingListeners(p.cfg, img); err != nil {
 		return err
@@ -174,15 +179,35 @@ func (p *process) checkListeners(ctx context.Context, img *kraft.Image, l legs) 
 			alive = append(alive, id)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, certificateLimit)
-	defer cancel()
-	err := preflight.CheckCertificates(ctx, l.bootstrap, append(alive, fenced...), p.cfg.looked())
-	var certificates *preflight.CertificateError
-	if errors.As(err, &certificates) {
-		return usageError(err.Error(), "see Listeners and TLS in docs/operations.md; nothing was registered")
+	err := checkSettings(ctx, p.cfg, l, append(alive, fenced...))
+	if err != nil && !isUsage(err) {
+		p.log.Warn(err.Error())
+		err = nil
 	}
-	if err != nil {
-		p.log.Warn("it is not known whether brokers ask clients for certificates, which could not be relayed", "err", err)
+	return err
+}
+
+// checkSettings asks brokers for what they are configured for. An error that is not about usage is why that is not known.
+func checkSettings(ctx context.Context, cfg *Config, l legs, brokers []int32) error {
+	limit := settingsLimit
+	if slices.ContainsFunc(cfg.Listeners, func(l ListenerConfig) bool { return l.TLS != nil }) {
+		limit = certificateLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := preflight.CheckSettings(ctx, l.bootstrap, brokers, cfg.looked(), cfg.Destination.InterBrokerListener)
+	var settings *preflight.SettingsError
+	switch {
+	case errors.As(err, &settings):
+		return usageError(err.Error(), "see Listeners and TLS in docs/operations.md; nothing was registered")
+	case err != nil:
+		return fmt.Errorf("brokers don't say which listener is theirs, and whether they ask clients for certificates, which could not be relayed: %w", err)
 	}
 	return nil
+}
+
+// isUsage reports whether only another configuration can help.
+func isUsage(err error) bool {
+	var e *admin.Error
+	return errors.As(err, &e) && e.Exit == admin.ExitUsage
 }

@@ -1,7 +1,6 @@
 package preflight
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ func (r *Report) destination(ctx context.Context, c Config) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	meta, err := r.brokers(ctx, "destination", cl)
+	meta, err := r.brokers(ctx, "destination", cl, c.NodeIDs)
 	if err != nil {
 		r.unreachable("destination brokers", err)
 		return "", nil
@@ -289,25 +288,10 @@ func (r *Report) settings(ctx context.Context, c Config, cl *kgo.Client, img *kr
 			"client certificates, automatic topics and who else manages the cluster are not known: %v", err)
 	} else {
 		r.clientCertificates(c, config)
-		r.interBroker(c, config)
+		r.Findings = append(r.Findings, replicatesOver(config, c.InterBrokerListener))
 		r.automatic(config, real)
 	}
 	r.managers(config, img)
-}
-
-// interBroker compares the listener that is named as the brokers' own with what they say. Where they name none it is the one called as
-// their security protocol.
-func (r *Report) interBroker(c Config, config map[string]string) {
-	const check = "inter-broker listener"
-	switch name := cmp.Or(config["inter.broker.listener.name"], config["security.inter.broker.protocol"]); name {
-	case c.InterBrokerListener:
-		r.ok(check, "%s, as brokers say", name)
-	case "":
-		r.add(Warn, check, "compare destination.inter_broker_listener with the brokers' inter.broker.listener.name", "brokers don't say which it is")
-	default:
-		r.add(Fail, check, "write destination.inter_broker_listener: "+name,
-			"brokers replicate over %s, destination.inter_broker_listener says %s", name, c.InterBrokerListener)
-	}
 }
 
 // automatic looks at what makes topics.

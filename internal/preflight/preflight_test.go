@@ -151,3 +151,26 @@ func TestJudge(t *testing.T) {
 		t.Error("the right to write to __mirror_state is not among the destination's")
 	}
 }
+
+func TestMisfitsEndServe(t *testing.T) {
+	listeners := []Listener{{Name: "CLIENT", Protocol: "SSL"}, {Name: "REPL", Protocol: "PLAINTEXT", Own: true}}
+	for name, c := range map[string]struct {
+		config map[string]string
+		want   []string
+	}{
+		"as it is":         {map[string]string{"inter.broker.listener.name": "REPL"}, nil},
+		"another listener": {map[string]string{"inter.broker.listener.name": "CLIENT"}, []string{"inter-broker listener"}},
+		"by its protocol":  {map[string]string{"security.inter.broker.protocol": "REPL"}, nil},
+		"nobody says":      {nil, nil},
+		"both": {map[string]string{"inter.broker.listener.name": "X", "ssl.client.auth": "required"},
+			[]string{"inter-broker listener", "listener CLIENT"}},
+	} {
+		var got []string
+		for _, f := range misfits(c.config, listeners, "REPL") {
+			got = append(got, f.Check)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -226,7 +226,7 @@ func (r *Report) topicRights(where string, seen map[string]seenTopic, list []top
 		switch {
 		case n == 0:
 			r.add(none, where+" rights", "see the table of rights in docs/operations.md",
-				"%v: not known: there is no topic that tells, or none is shown for want of DESCRIBE", what)
+				"%v: not known: no topic is shown to this principal, because there is none yet or for want of DESCRIBE", what)
 			continue
 		case len(lack) == 0:
 			what.name = fmt.Sprintf("(each of %d)", n)

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"kmirror/internal/broker"
+)
+
+// readyLook is how often serve looks whether it is ready, readyAgain how often it says that it still is not.
+const (
+	readyLook  = time.Second
+	readyAgain = 30 * time.Second
+)
+
+// tellReady says in the log when the process becomes ready, and while it is not, why: at once where it was before, else first after ten
+// seconds, which a start may take. Without it a process that waits for a controller would be silent for as long as that takes.
+func tellReady(ctx context.Context, ready func() error, log *slog.Logger) {
+	ticks := time.NewTicker(readyLook)
+	defer ticks.Stop()
+	began := time.Now()
+	next := began.Add(10 * time.Second)
+	was := false
+	for {
+		err := ready()
+		switch now := time.Now(); {
+		case err == nil && !was:
+			log.Info("ready", "after", now.Sub(began).Round(time.Millisecond))
+			was = true
+		case err == nil:
+		case was:
+			log.Warn("not ready any more", "why", err)
+			was, began, next = false, now, now.Add(readyAgain)
+		case !now.Before(next):
+			log.Warn("not ready yet", "for", now.Sub(began).Round(time.Second), "why", err)
+			next = now.Add(readyAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// serveError gives errors that a wrong configuration causes the exit code for those.
+func serveError(err error) error {
+	var mismatch *broker.ClusterMismatchError
+	var taken *broker.NodeIDTakenError
+	switch {
+	case errors.As(err, &mismatch):
+		return usageError(err.Error(), "point destination at one cluster, or correct cluster_id; nothing was registered")
+	case errors.As(err, &taken):
+		return usageError(err.Error(), "choose node_ids that no broker of the destination has")
+	case errors.Is(err, kerr.MismatchedEndpointType):
+		return usageError("destination.controllers leads to a listener of brokers: "+err.Error(), controllersHint+"; nothing was registered")
+	}
+	return err
+}
+
+const controllersHint = "give the controllers' own listener, as in controller.quorum.bootstrap.servers or controller.quorum.voters of the brokers"
