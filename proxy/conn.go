@@ -283,7 +283,7 @@ func (c *conn) report(err error) {
 	if err == nil || errors.Is(err, errDraining) || errors.Is(err, context.Canceled) {
 		return
 	}
-	args := []any{"listener", c.l.Name, "node", c.l.NodeID, "remote", remoteOf(c.nc)}
+	args := append(c.l.logged(), "remote", remoteOf(c.nc))
 	var frame *protocol.FrameError
 	var record tls.RecordHeaderError
 	var shake *handshakeError

@@ -217,6 +217,17 @@ func (f *front) listener(ln net.Listener, id int32) Listener {
 	return Listener{Name: f.Name, Listen: ln, NodeID: id, front: f}
 }
 
+// logged names a listener in the log.
+func (l Listener) logged() []any {
+	switch {
+	case l.front == nil:
+		return []any{"listener", l.Name, "node", l.NodeID}
+	case l.NodeID == noNode:
+		return []any{"listener", "gateway " + l.Name}
+	}
+	return []any{"listener", "gateway " + l.Name, "node", l.NodeID}
+}
+
 // follow opens and closes ports as brokers come and go, until ctx ends.
 func (g *Gateway) follow(ctx, force context.Context) {
 	for {

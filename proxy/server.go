@@ -142,7 +142,7 @@ func (s *Server) accept(ctx, force context.Context, l Listener) error {
 			return err
 		}
 		// Out of file descriptors, or a peer that was gone before we got to it: neither is a reason to stop listening.
-		s.quiet.Warn("accept", "can't accept a connection", "listener", l.Name, "node", l.NodeID, "err", err)
+		s.quiet.Warn("accept", "can't accept a connection", append(l.logged(), "err", err)...)
 		timer := time.NewTimer(wait/2 + rand.N(wait))
 		select {
 		case <-ctx.Done():
