@@ -237,7 +237,8 @@ func (m *Machine) bump(f Facts) *Bump {
 // truncate.
 func (m *Machine) written() ([]Effect, error) {
 	return m.fail(Fail{Final: true, Reason: "the topic was unlocked while a real broker led it: it may hold records that the source does not have",
-		Hint: "start it with --overwrite to discard those and mirror again from the start, or leave it to its writers"})
+		Hint: "start it with --overwrite to discard those and mirror again from the start, or leave it to its writers: " +
+			"kmirror failover takes kmirror's ids out of it"})
 }
 
 // pause brings the in-sync replicas to one end and then appends nothing more. A real broker that leads meanwhile appends nothing

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -164,12 +165,25 @@ func (m *Manager) stopPlan(t coordinator.Topic, req admin.StopRequest, ends map[
 	if t.Desired != statemachine.Stopped || t.Drain {
 		plan.Partitions = append(plan.Partitions, notMirrored(t, req, ends)...)
 	}
+	if m.allStopped(t) {
+		return plan
+	}
 	plan.Requests = []string{
 		fmt.Sprintf("AlterPartitionReassignments and ElectLeaders %s: a higher leader epoch where the source's is close", t.Name),
 		fmt.Sprintf("IncrementalAlterConfigs %s: unlock (%s)", t.Name, trueText(t)),
 		fmt.Sprintf("AlterPartitionReassignments %s: to the in-sync real replicas", t.Name),
 	}
 	return plan
+}
+
+// allStopped reports whether nothing is left to be done for a stop of a topic.
+func (m *Manager) allStopped(t coordinator.Topic) bool {
+	for n := range t.Partitions {
+		if m.stored(t, n).State != statemachine.Stopped {
+			return false
+		}
+	}
+	return t.Desired == statemachine.Stopped
 }
 
 // notMirrored are partitions that the source has and the mirror not yet: all that is in them counts.
@@ -186,6 +200,15 @@ func notMirrored(t coordinator.Topic, req admin.StopRequest, ends map[protocol.P
 	}
 	slices.SortFunc(out, func(a, b admin.PartitionPlan) int { return cmp.Compare(a.Partition, b.Partition) })
 	return out
+}
+
+// configText is a topic's configs in order.
+func configText(configs map[string]string) string {
+	var text []string
+	for _, k := range slices.Sorted(maps.Keys(configs)) {
+		text = append(text, k+"="+configs[k])
+	}
+	return strings.Join(text, ", ")
 }
 
 // trueText says what the lock's configs become.

@@ -142,6 +142,17 @@ func TestTopicIDsOfAStart(t *testing.T) {
 	}
 }
 
+// TestPlanOfAStop: of a topic that is stopped already nothing would be sent.
+func TestPlanOfAStop(t *testing.T) {
+	_, m := fleet(t, "done STOPPED STOPPED STOPPED", "half STOPPED STOPPED STOPPING", "on MIRRORING MIRRORING MIRRORING")
+	for topic, want := range map[string]int{"done": 0, "half": 3, "on": 3} {
+		known, _ := m.cfg.Store.TopicByName(topic)
+		if plan := m.stopPlan(known, admin.StopRequest{}, nil, nil); len(plan.Requests) != want {
+			t.Errorf("%s: %q", topic, plan.Requests)
+		}
+	}
+}
+
 // TestGateNamesThePartition: who is refused is told where to look.
 func TestGateNamesThePartition(t *testing.T) {
 	_, m := fleet(t, "a MIRRORING MIRRORING FAILED")

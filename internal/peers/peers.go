@@ -186,7 +186,7 @@ func (p *Peers) follow(ctx context.Context, w *peer) {
 			last, failures = time.Now(), 0
 			p.alive(w, pong)
 		case err == nil:
-			p.dead(w, "another process answers at its address")
+			p.dead(w, "another process answers at its address, such as one that was started in its place")
 		case errors.Is(err, ErrRefused):
 			last, failures = time.Now(), 0
 			p.refused(w, err)
@@ -239,7 +239,12 @@ func (p *Peers) dead(w *peer, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !w.dead {
-		p.cfg.Log.Warn("process does not answer and is held dead", "process", w.member.ProcessID, "admin", w.member.Admin, "why", why)
+		level := slog.LevelWarn
+		if w.pong == nil { // it has ended before we began, as each restart finds it
+			level = slog.LevelInfo
+		}
+		p.cfg.Log.Log(context.Background(), level, "process does not answer and is held dead", "process", w.member.ProcessID,
+			"admin", w.member.Admin, "why", why)
 		w.dead = true
 		p.signal()
 	}
