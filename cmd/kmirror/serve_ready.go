@@ -29,14 +29,14 @@ func tellReady(ctx context.Context, ready func() error, log *slog.Logger) {
 		err := ready()
 		switch now := time.Now(); {
 		case err == nil && !was:
-			log.Info("ready", "after", now.Sub(began).Round(time.Millisecond))
+			log.Info("ready", "after", now.Sub(began).Round(time.Millisecond).String())
 			was = true
 		case err == nil:
 		case was:
 			log.Warn("not ready any more", "why", err)
 			was, began, next = false, now, now.Add(readyAgain)
 		case !now.Before(next):
-			log.Warn("not ready yet", "for", now.Sub(began).Round(time.Second), "why", err)
+			log.Warn("not ready yet", "for", now.Sub(began).Round(time.Second).String(), "why", err)
 			next = now.Add(readyAgain)
 		}
 		select {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -51,8 +53,13 @@ func (f *fake) Ping(ctx context.Context, address string) (Pong, error) {
 
 func start(t *testing.T) (*Peers, *fake) {
 	t.Helper()
+	return startLogging(t, nil)
+}
+
+func startLogging(t *testing.T, log *slog.Logger) (*Peers, *fake) {
+	t.Helper()
 	f := &fake{pong: map[string]Pong{}, err: map[string]error{}}
-	p, err := New(Config{Pinger: f})
+	p, err := New(Config{Pinger: f, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,4 +200,40 @@ func TestRefusedIsAlive(t *testing.T) {
 			t.Errorf("what was known before is kept: %+v %v", pong, ok)
 		}
 	})
+}
+
+// TestDeathIsAWarning: who was dead before this process began is none, or each restart would warn of the process before it.
+func TestDeathIsAWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var out strings.Builder
+		p, f := startLogging(t, slog.New(slog.NewTextHandler(lockedWriter{&mu, &out}, nil)))
+		m := coordinator.Member{ProcessID: "b-1", Admin: "b:1"}
+		f.set("b:1", &Pong{ProcessID: "b-2"}, nil)
+		p.Watch([]coordinator.Member{m})
+		until(t, p, m, false)
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		until(t, p, m, true)
+		f.set("b:1", nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
+		until(t, p, m, false)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 3 || !strings.Contains(lines[0], "level=INFO") || !strings.Contains(lines[2], "level=WARN") {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
+// lockedWriter is a log that several goroutines use.
+type lockedWriter struct {
+	mu  *sync.Mutex
+	out *strings.Builder
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.out.Write(b)
 }
