@@ -455,40 +455,6 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-func TestRetire(t *testing.T) {
-	f := &lifeService{result: admin.RetireResult{Partitions: 7, Stopped: []string{"a", "c"}, Remains: []string{"__mirror_state"}}}
-	h := newHarness(t, f)
-	code, stdout, _ := h.run("retire", "--node-ids", "9001,9002", "--failover", "--dry-run")
-	want := "would hand back: 7 partitions\nstopped: a, c\nwould send: AlterPartitionReassignments: 7 partitions to their real replicas\n" +
-		"would send: IncrementalAlterConfigs broker 9001: remove all\nwould send: UnregisterBroker 9001\n" +
-		"would send: IncrementalAlterConfigs broker 9002: remove all\nwould send: UnregisterBroker 9002\nleft behind: __mirror_state\n"
-	if code != 0 || stdout != want {
-		t.Errorf("exit %d\n%s", code, stdout)
-	}
-	code, stdout, stderr := h.run("retire", "--node-ids", "9001,9002", "--wait", "100ms")
-	if code != admin.ExitIncomplete || !strings.Contains(stdout, "handed back: 7 partitions\n") || strings.Contains(stdout, "left: ") ||
-		!strings.Contains(stderr, h.address+" still runs") {
-		t.Errorf("a process that stays: exit %d\n%s%s", code, stdout, stderr)
-	}
-	if want := []admin.RetireRequest{{NodeIDs: []int32{9001, 9002}, Failover: true, DryRun: true},
-		{NodeIDs: []int32{9001, 9002}}}; !reflect.DeepEqual(f.retire, want) {
-		t.Errorf("%+v", f.retire)
-	}
-	gone, stop := newGoingHarness(t, f)
-	f.result.Process = gone.address
-	time.AfterFunc(80*time.Millisecond, stop)
-	code, stdout, stderr = gone.run("retire", "--node-ids", "9001,9002")
-	want = "handed back: 7 partitions\nstopped: a, c\nleft: node ids [9001,9002] are unregistered, the process has ended\nleft behind: __mirror_state\n"
-	if code != 0 || stdout != want {
-		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
-	}
-	f.refused = &admin.Error{Code: kip1279.ClusterMirrorNotEmpty, Message: "2 topics are active", Hint: "give --failover", Exit: admin.ExitRefused}
-	if code, stdout, stderr := h.run("retire", "--node-ids", "9001,9002"); code != admin.ExitRefused || stdout != "" ||
-		!strings.Contains(stderr, "give --failover") {
-		t.Errorf("exit %d %s%s", code, stdout, stderr)
-	}
-}
-
 func TestWhichAddressGoesWithAProcess(t *testing.T) {
 	for process, want := range map[string]string{"": "a:1", "km1:9190": "km1:9190", "0.0.0.0:9190": "a:1", "[::]:9190": "a:1",
 		":9190": "a:1", "nonsense": "a:1"} {

@@ -18,7 +18,7 @@ import (
 
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	resp, err := client.Get(url)
 	if err != nil {
 		t.Fatal(err)

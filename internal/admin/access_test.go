@@ -65,7 +65,7 @@ func (g *guarded) tls(t *testing.T, name string) *tls.Config {
 // dial is a client with a TLS configuration, nil for none.
 func (g *guarded) dial(t *testing.T, conf *tls.Config) *Client {
 	t.Helper()
-	cfg := ClientConfig{Addresses: []string{g.address}, DialTimeout: 5 * time.Second}
+	cfg := ClientConfig{Addresses: []string{g.address}, DialTimeout: 30 * time.Second}
 	if conf != nil {
 		cfg.TLS = conf.Clone
 	}
@@ -216,7 +216,7 @@ func TestShutdownDoesNotWaitForHandshakes(t *testing.T) {
 	go func() { g.stop(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(8 * time.Second): // a handshake has ten
 		t.Error("it waits")
 	}
 }

@@ -28,7 +28,7 @@ func fixCRC(b []byte) []byte {
 
 func ready(t *testing.T, b *Broker) {
 	t.Helper()
-	eventually(t, 10*time.Second, "ready", b.Ready)
+	eventually(t, 30*time.Second, "ready", b.Ready)
 }
 
 func level(n int16) kraft.Record { return &kraft.FeatureLevelRecord{Name: metadataVersion, Level: n} }
@@ -123,7 +123,7 @@ func TestAnotherIncarnationMakesItRegisterAgain(t *testing.T) {
 		other.Epoch = int64(len(q.log))
 		q.append(other)
 	})
-	eventually(t, 10*time.Second, "registered again", func() error {
+	eventually(t, 30*time.Second, "registered again", func() error {
 		if n := len(of[*kmsg.BrokerRegistrationRequest](q)); n < 2 {
 			return fmt.Errorf("%d registrations", n)
 		}
@@ -155,7 +155,7 @@ func TestEvictionIsNotFought(t *testing.T) {
 			b, _ := startFake(t, cfg)
 			ready(t, b)
 			q.do(func() { q.append(&kraft.UnregisterBrokerRecord{BrokerID: 9001, Epoch: b.Nodes()[0].Epoch}) })
-			eventually(t, 10*time.Second, "noticed", func() error {
+			eventually(t, 30*time.Second, "noticed", func() error {
 				if seen.n.Load() == 0 {
 					return errors.New("no alarm")
 				}
@@ -187,7 +187,7 @@ func TestFollowsTheActiveController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "shown by the new controller", func() error {
+	eventually(t, 30*time.Second, "shown by the new controller", func() error {
 		if b.Image().Topics[id] == nil {
 			return errors.New("no topic")
 		}
@@ -251,7 +251,7 @@ func TestCordonIsLiftedForOurOwnPlacementsOnly(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, 10*time.Second, "cordoned again", func() error {
+	eventually(t, 30*time.Second, "cordoned again", func() error {
 		if i := b.Image(); !cordoned(i, 9001) || !cordoned(i, 9002) {
 			return errors.New("open")
 		}
@@ -271,7 +271,7 @@ func TestWhoLeavesLiftsNoCordon(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := b.Uncordon(t.Context(), time.Second); err == nil || time.Since(began) > time.Second {
+	if err := b.Uncordon(t.Context(), time.Minute); err == nil || time.Since(began) > 30*time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }
@@ -300,7 +300,7 @@ func TestPlacementsInARowDoNotMeetTheCordonOfTheOneBefore(t *testing.T) {
 	for n := range 5 {
 		select {
 		case <-under:
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("not cordoned again")
 		}
 		if _, err := b.CreateTopic(t.Context(), NewTopic{Name: fmt.Sprint("ours", n), Assignment: [][]int32{{9001, 9002, 1}}}); err != nil {
@@ -354,7 +354,7 @@ func TestISRProposalsGoOneRequestAtATime(t *testing.T) {
 		}
 	}
 	wg.Go(func() { propose(0) })
-	eventually(t, 5*time.Second, "sent", func() error {
+	eventually(t, 30*time.Second, "sent", func() error {
 		if inFlight.Load() == 0 {
 			return errors.New("nothing in flight")
 		}
@@ -363,7 +363,7 @@ func TestISRProposalsGoOneRequestAtATime(t *testing.T) {
 	for n := int32(1); n <= 20; n++ {
 		wg.Go(func() { propose(n) })
 	}
-	eventually(t, 5*time.Second, "queued", func() error {
+	eventually(t, 30*time.Second, "queued", func() error {
 		c := b.isr[9001]
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -439,7 +439,7 @@ func TestLeavesInOrderAndInTime(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if d := time.Since(begin); d > 2*time.Second {
+	if d := time.Since(begin); d > 15*time.Second {
 		t.Errorf("left after %s", d)
 	}
 }
@@ -462,7 +462,7 @@ func TestStraysAreMovedAndOthersLeftAlone(t *testing.T) {
 		t.Errorf("%d reassignments without a check", n)
 	}
 	b.SetStrayCheck(func(t *kraft.Topic) bool { return t.Name != "mirror" })
-	eventually(t, 10*time.Second, "moved", func() error {
+	eventually(t, 30*time.Second, "moved", func() error {
 		for _, topic := range []string{"stray", "stuck"} {
 			p := partitionOf(b.Image(), tp(topic))
 			if slices.ContainsFunc(p.Replicas, b.Owns) {

@@ -95,7 +95,7 @@ func TestWhatCanNotBeUnregisteredIsNamed(t *testing.T) {
 		q.append(&kraft.TopicRecord{Name: "late", ID: topic}, &kraft.PartitionRecord{Version: 1, TopicID: topic,
 			Partition: kraft.Partition{Replicas: []int32{1, 9001}, ISR: []int32{1}, Leader: 1}})
 	})
-	eventually(t, 5*time.Second, "the late topic is known", func() error {
+	eventually(t, 30*time.Second, "the late topic is known", func() error {
 		if b.Image().TopicByName("late") == nil {
 			return errNoAnswer
 		}

@@ -149,11 +149,18 @@ func TestStepPinsTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	cur, err := decodeCursor(first.Cursor)
-	if err != nil || cur.End != all[25].base || !first.Done {
+	if err != nil || cur.End != all[25].base {
 		t.Fatalf("end %d, want %d; %+v %v", cur.End, all[25].base, first, err)
 	}
-	if first.Batches != 25 || !strings.Contains(first.Note, "beyond the destination's high watermark") {
-		t.Errorf("got %+v", first)
+	batches := first.Batches
+	if !first.Done { // on a busy machine its time is over before
+		req := request
+		req.Cursor = first.Cursor
+		first = r.verify(t, req)
+		batches += first.Batches
+	}
+	if batches != 25 || !strings.Contains(first.Note, "beyond the destination's high watermark") {
+		t.Errorf("%d batches, got %+v", batches, first)
 	}
 }
 
