@@ -191,7 +191,7 @@ func (g *guarded) allowChanges(t *testing.T) {
 		}
 	}
 	g.a.rewrite(sre, both)
-	eventually(t, 15*time.Second, "to be served", served(admin.ExitOK))
+	eventually(t, 30*time.Second, "to be served", served(admin.ExitOK))
 	if lines := audited(t, g.a, "list"); !strings.Contains(lines[len(lines)-1], `principal="User:CN=dev"`) {
 		t.Errorf("the last question is %s", lines[len(lines)-1])
 	}
@@ -199,7 +199,7 @@ func (g *guarded) allowChanges(t *testing.T) {
 	if err := g.a.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "to be refused", served(admin.ExitUnreachable))
+	eventually(t, 30*time.Second, "to be refused", served(admin.ExitUnreachable))
 }
 
 // lookup: the kmirror of another cluster asks by the properties of its mirror.

@@ -103,7 +103,7 @@ func laggard(t *testing.T, src, dst *testkafka.Cluster, s *shim, topic string) {
 	w := watch(t, topic, kgo.SeedBrokers(dst.Node(1).Addr("CLIENT"), dst.Node(3).Addr("CLIENT")), kgo.Rack("r1"))
 	reaches := func(n int64) {
 		t.Helper()
-		eventually(t, 20*time.Second, fmt.Sprintf("the consumer at %d", n), func() error {
+		eventually(t, 30*time.Second, fmt.Sprintf("the consumer at %d", n), func() error {
 			if at := w.at(t); at < n {
 				return fmt.Errorf("at %d", at)
 			}
@@ -123,7 +123,7 @@ func laggard(t *testing.T, src, dst *testkafka.Cluster, s *shim, topic string) {
 		t.Cleanup(func() { slow.Resume() })
 		produce(t, client(t, src), topic, 1, 100, 100)
 		for _, id := range []int32{1, 3} {
-			eventually(t, 20*time.Second, fmt.Sprintf("broker %d has the new records", id), func() error {
+			eventually(t, 30*time.Second, fmt.Sprintf("broker %d has the new records", id), func() error {
 				v, err := viewOf(t, dst.Node(id), topic, 0)
 				if err == nil && v.end != produced {
 					err = fmt.Errorf("ends at %d", v.end)

@@ -42,7 +42,7 @@ func (p *pair) scenarioB(t *testing.T) {
 	p.atB.mirror(topic)
 	p.atB.healed(p.a, time.Minute, topic, 3)
 	p.atB.verb("failover", topic)
-	if parts := p.atB.get(10*time.Second, "STOPPED", topic); parts[0].LastMirroredEpoch == nil || *parts[0].LastMirroredEpoch != lme {
+	if parts := p.atB.get(30*time.Second, "STOPPED", topic); parts[0].LastMirroredEpoch == nil || *parts[0].LastMirroredEpoch != lme {
 		t.Errorf("the last mirrored epoch is %v, want %d", deref(parts[0].LastMirroredEpoch), lme)
 	}
 	onB := numbered(5, "B")

@@ -393,7 +393,7 @@ func raiseEpochs(t *testing.T, c *testkafka.Cluster, topic string, partitions in
 			t.Fatalf("elect leaders of %s: %v", topic, err)
 		}
 	}
-	eventually(t, 20*time.Second, "the last leaders known", func() error {
+	eventually(t, 30*time.Second, "the last leaders known", func() error {
 		now, err := replicasOf(t, c, topic)
 		if err != nil {
 			return err

@@ -205,7 +205,7 @@ func (p *pair) otherHistory(t *testing.T) {
 	if _, err := kadm.NewClient(client(t, p.b)).DeleteTopics(timeout(t, 20*time.Second), anew); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "made anew", func() error {
+	eventually(t, 30*time.Second, "made anew", func() error {
 		rs, err := kadm.NewClient(client(t, p.b)).CreateTopics(timeout(t, 20*time.Second), 1, 3, nil, anew)
 		if err == nil {
 			err = rs.Error()

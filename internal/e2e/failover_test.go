@@ -83,9 +83,9 @@ func (b *bed) promote(t *testing.T) {
 	if got != n+300 {
 		t.Errorf("%d records are at the destination, %d were acknowledged at the source", got, n+300)
 	}
-	leads(t, b.dst, topic, 3, 10*time.Second)
+	leads(t, b.dst, topic, 3, 30*time.Second)
 	writable(t, b.dst, topic, "after promote")
-	if took := b.s.verb("promote", topic); took > 5*time.Second {
+	if took := b.s.verb("promote", topic); took > 15*time.Second {
 		t.Errorf("a goal already reached took %s", took)
 	}
 	if cfg := topicConfigs(t, b.dst, topic); cfg["max.message.bytes"] != "" || cfg["min.insync.replicas"] != "" {
@@ -275,7 +275,7 @@ func (b *bed) orphans(t *testing.T) {
 	}
 	produce(t, client(t, b.src), topics[1], 1, 50, 100)
 	for _, id := range []int32{1, 2} {
-		eventually(t, 5*time.Second, "the last records on a broker", func() error {
+		eventually(t, 30*time.Second, "the last records on a broker", func() error {
 			_, end, err := logDigest(b.dst.Node(id), topics[1], 0, 0)
 			if err == nil && end != 150 {
 				err = fmt.Errorf("broker %d ends at %d", id, end)

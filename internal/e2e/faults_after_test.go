@@ -28,7 +28,7 @@ func (b *faultBed) mirrorsWell(t *testing.T, topic string) {
 // one reset, and nothing else.
 func (b *faultBed) stoppedWell(t *testing.T, topic string) {
 	t.Helper()
-	parts := b.s.get(10*time.Second, "STOPPED", topic)
+	parts := b.s.get(30*time.Second, "STOPPED", topic)
 	leads(t, b.dst, topic, 3, time.Minute)
 	if cfg := topicConfigs(t, b.dst, topic); cfg["max.message.bytes"] != "" || cfg["min.insync.replicas"] != "" {
 		t.Errorf("still locked: %v", cfg)

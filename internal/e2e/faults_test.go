@@ -278,7 +278,7 @@ func (b *faultBed) harm(t *testing.T, c faultCase) (dead func(*testing.T) func(*
 			return func(t *testing.T) {
 				if c.life != stopping {
 					polled(2*time.Second, func() bool { return false })
-					if parts := b.s.get(10*time.Second, "PREPARING", c.topic()); len(parts) != faultParts {
+					if parts := b.s.get(30*time.Second, "PREPARING", c.topic()); len(parts) != faultParts {
 						t.Errorf("%d partitions", len(parts))
 					}
 				}

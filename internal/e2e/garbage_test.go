@@ -117,7 +117,7 @@ func garbage(t *testing.T, addr string, pieces map[string][]byte) {
 		}
 	}
 	wg.Wait()
-	d := &net.Dialer{Timeout: 10 * time.Second}
+	d := &net.Dialer{Timeout: time.Minute}
 	nc, err := tls.DialWithDialer(d, "tcp", addr, &tls.Config{InsecureSkipVerify: true})
 	if err == nil {
 		nc.Close()
@@ -131,12 +131,12 @@ func garbage(t *testing.T, addr string, pieces map[string][]byte) {
 
 // cutOff sends bytes and waits until the other side ends the connection.
 func cutOff(addr string, b []byte) error {
-	nc, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(15 * time.Second))
+	nc.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := nc.Write(b); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func cutOff(addr string, b []byte) error {
 // causes wants the log to name what came, and not once for each connection. Lines may come a moment after the connection's end: an HTTP
 // server holds what it has closed for half a second.
 func causes(t *testing.T, s *shim) {
-	eventually(t, 10*time.Second, "that the log names what came", func() error {
+	eventually(t, 30*time.Second, "that the log names what came", func() error {
 		out, err := os.ReadFile(s.log)
 		if err != nil {
 			return err
@@ -208,7 +208,7 @@ func flood(t *testing.T, s *shim, addrs []string) {
 	}()
 	for _, addr := range addrs {
 		for i := range 200 {
-			nc, err := net.DialTimeout("tcp", addr, 5*time.Second)
+			nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
 			if err != nil {
 				t.Fatalf("connection %d to %s: %v", i, addr, err)
 			}

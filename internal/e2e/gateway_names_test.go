@@ -236,7 +236,7 @@ func (n *nameBed) restart(t *testing.T) {
 
 func (n *nameBed) others(t *testing.T) {
 	for _, name := range []string{"b3.kafka.test", "b01.kafka.test", "kafka.test", "localhost"} {
-		nc, err := n.dial(timeout(t, 5*time.Second), name)
+		nc, err := n.dial(timeout(t, 30*time.Second), name)
 		if err == nil {
 			nc.Close()
 		}
@@ -244,7 +244,7 @@ func (n *nameBed) others(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	eventually(t, 5*time.Second, "the log names what is served", func() error {
+	eventually(t, 30*time.Second, "the log names what is served", func() error {
 		if !strings.Contains(mustRead(t, n.s.log), "served are all.kafka.test and, for brokers that are registered with listener CLIENT, b{id}.kafka.test") {
 			return errors.New("it does not")
 		}

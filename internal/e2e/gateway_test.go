@@ -334,7 +334,7 @@ func (b *gatewayBed) both(t *testing.T) {
 // exchange sends one request to an address and returns the reply.
 func (b *gatewayBed) exchange(t *testing.T, addr string, req kmsg.Request) kmsg.Response {
 	t.Helper()
-	nc, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

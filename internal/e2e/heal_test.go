@@ -335,7 +335,7 @@ func TestHealSource(t *testing.T) {
 			}
 		}
 		late, want := follow(t, dst, p.topic, p.partitions), p.consumer.at()
-		eventually(t, 20*time.Second, "a new consumer reads what is there", func() error {
+		eventually(t, 30*time.Second, "a new consumer reads what is there", func() error {
 			if at := late.at(); !slices.Equal(at, want) {
 				return fmt.Errorf("at %v of %v", at, want)
 			}
@@ -382,7 +382,7 @@ func moveLeaders(t *testing.T, c *testkafka.Cluster, topic string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "leaders elected", func() error {
+	eventually(t, 30*time.Second, "leaders elected", func() error {
 		_, err := adm.ElectLeaders(ctx, kadm.ElectPreferredReplica, set)
 		if err != nil {
 			return err

@@ -122,7 +122,7 @@ func endOffsets(tb testing.TB, c *testkafka.Cluster, topics ...string) map[tp]in
 	tb.Helper()
 	out := map[tp]int64{}
 	adm := kadm.NewClient(client(tb, c))
-	eventually(tb, 20*time.Second, fmt.Sprintf("end offsets of %v", topics), func() error {
+	eventually(tb, 30*time.Second, fmt.Sprintf("end offsets of %v", topics), func() error {
 		offs, err := adm.ListEndOffsets(timeout(tb, 20*time.Second), topics...)
 		if err == nil {
 			err = offs.Error()

@@ -83,7 +83,7 @@ type host struct {
 // unharmed wants no fault in any log, and the controller that was active all the time.
 func (h *host) unharmed(t *testing.T) {
 	t.Helper()
-	eventually(t, 5*time.Second, "logs without faults", func() error { // what a follower complains of in passing is none once it goes on
+	eventually(t, 30*time.Second, "logs without faults", func() error { // what a follower complains of in passing is none once it goes on
 		if faults := h.dst.Faults(); len(faults) > 0 {
 			return fmt.Errorf("%s", strings.Join(faults, "\n"))
 		}
@@ -227,7 +227,7 @@ func (h *host) retired(t *testing.T) {
 			t.Fatalf("config of broker %s: %v", r.ResourceName, kerr.ErrorForCode(r.ErrorCode))
 		}
 	}
-	eventually(t, 5*time.Second, "configs of both node ids", func() error {
+	eventually(t, 30*time.Second, "configs of both node ids", func() error {
 		if n := h.configured(t); n != 2 {
 			return fmt.Errorf("%d have some", n)
 		}
@@ -240,7 +240,7 @@ func (h *host) retired(t *testing.T) {
 		if h.s.cmd = nil; err != nil {
 			t.Errorf("kmirror ended with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("kmirror still runs")
 	}
 	h.gone(t)
@@ -256,7 +256,7 @@ func (h *host) retired(t *testing.T) {
 // gone wants nothing of kmirror's ids to be left.
 func (h *host) gone(t *testing.T) {
 	t.Helper()
-	eventually(t, 10*time.Second, "no trace of kmirror's ids", func() error {
+	eventually(t, 30*time.Second, "no trace of kmirror's ids", func() error {
 		img := imageOf(t, h.dst)
 		if n := h.configured(t); n > 0 || img.Brokers[9001] != nil || img.Brokers[9002] != nil {
 			return fmt.Errorf("9001 registered: %v, 9002: %v, %d with configs", img.Brokers[9001] != nil, img.Brokers[9002] != nil, n)

@@ -53,7 +53,7 @@ func (k *byTheKIP) ask(want int64, api string, req kipclient.Object) kipclient.O
 // settles calls an API until it succeeds: a state is described a moment before it is stored, and what is stored counts.
 func (k *byTheKIP) settles(api string, req kipclient.Object) {
 	k.t.Helper()
-	eventually(k.t, 20*time.Second, api, func() error {
+	eventually(k.t, 30*time.Second, api, func() error {
 		if _, code, message := k.try(api, req); code != 0 {
 			return fmt.Errorf("error %d (%v)", code, message)
 		}

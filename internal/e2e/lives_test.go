@@ -203,7 +203,7 @@ func stableEnds(tb testing.TB, c *testkafka.Cluster, topic string, partition int
 	tb.Helper()
 	for _, id := range c.Brokers() {
 		n := c.Node(id)
-		eventually(tb, 20*time.Second, fmt.Sprintf("last stable offset of %s-%d on %v", topic, partition, n), func() error {
+		eventually(tb, 30*time.Second, fmt.Sprintf("last stable offset of %s-%d on %v", topic, partition, n), func() error {
 			req := kmsg.NewPtrFetchRequest()
 			req.ReplicaID, req.MaxBytes, req.SessionEpoch, req.IsolationLevel = -1, 1, -1, 1
 			t := kmsg.NewFetchRequestTopic()
@@ -240,7 +240,7 @@ func valuesIn(tb testing.TB, c *testkafka.Cluster, topic string, partition int32
 		list = adm.ListCommittedOffsets
 	}
 	var end int64
-	eventually(tb, 20*time.Second, "end of "+topic, func() error {
+	eventually(tb, 30*time.Second, "end of "+topic, func() error {
 		offs, err := list(timeout(tb, 10*time.Second), topic)
 		if err == nil {
 			err = offs.Error()

@@ -133,7 +133,7 @@ func (b *bed) afterStop(t *testing.T, topics []string, readers []*tail) {
 		if wrong := readers[i].errors(); len(wrong) > 0 {
 			t.Errorf("the consumer of %s: %d times wrong, first %q", topic, len(wrong), wrong[:min(3, len(wrong))])
 		}
-		leads(t, b.dst, topic, 3, 10*time.Second)
+		leads(t, b.dst, topic, 3, 30*time.Second)
 		for p := range int32(len(readers[i].seen)) {
 			agree(t, topic, p, 3, b.dst)
 			src, dst := valuesIn(t, b.src, topic, p, kgo.ReadUncommitted()), valuesIn(t, b.dst, topic, p, kgo.ReadUncommitted())

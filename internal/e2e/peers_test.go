@@ -143,7 +143,7 @@ func (b *peersBed) nobody(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, 5*time.Second, "a line in the log", func() error {
+	eventually(t, 30*time.Second, "a line in the log", func() error {
 		if !strings.Contains(mustRead(t, b.s.log), "have to show a certificate") {
 			return errors.New("no such line")
 		}
@@ -246,7 +246,7 @@ func (b *peersBed) takenOver(t *testing.T) {
 
 func (b *peersBed) failedOver(t *testing.T) {
 	b.s.verb("failover", "orders")
-	leads(t, b.dst, "orders", 2, 10*time.Second)
+	leads(t, b.dst, "orders", 2, 30*time.Second)
 	writable(t, b.dst, "orders", "mine")
 }
 

@@ -124,7 +124,7 @@ func (p *looker) without(t *testing.T, c *testkafka.Cluster, user string, a acl,
 	named = cmp.Or(named, fmt.Sprintf("%s on %s %s", a.operation, a.resource, a.name))
 	want := map[string]int{preflight.Fail: admin.ExitRefused}[level]
 	withdraw(t, c, user, a)
-	eventually(t, 20*time.Second, named+" missing", func() error {
+	eventually(t, 30*time.Second, named+" missing", func() error {
 		found, code := p.look(t)
 		if !says(found, level, named+" is missing") || code != want {
 			return fmt.Errorf("exit %d, want %d: %+v", code, want, found)

@@ -126,7 +126,7 @@ func (p *couple) stoppedByOne(t *testing.T) {
 	if took > sessionBar {
 		t.Errorf("a failover with one process just killed took %s, at most %s were to be", took, sessionBar)
 	}
-	p.a.get(10*time.Second, "STOPPED", "left")
+	p.a.get(30*time.Second, "STOPPED", "left")
 	p.ended(t, "left")
 	p.b.start()
 	p.spread(t, time.Minute, p.topic)
@@ -180,7 +180,7 @@ func (p *couple) retires(t *testing.T) {
 		t.Fatal("the process that retired goes on")
 	}
 	p.ledBy(t, 10*time.Second, p.a, p.topic)
-	eventually(t, 20*time.Second, "nothing names the ids that retired", func() error {
+	eventually(t, 30*time.Second, "nothing names the ids that retired", func() error {
 		d, err := replicasOf(t, p.dst, p.topic)
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func (p *couple) retires(t *testing.T) {
 		}
 		return nil
 	})
-	if got := p.a.get(10*time.Second, "MIRRORING", p.topic); len(got) != int(p.partitions) {
+	if got := p.a.get(30*time.Second, "MIRRORING", p.topic); len(got) != int(p.partitions) {
 		t.Errorf("%d partitions described", len(got))
 	}
 	p.mirrors(t, time.Now())

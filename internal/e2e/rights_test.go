@@ -73,7 +73,7 @@ func grant(t *testing.T, c *testkafka.Cluster, user string, acls ...acl) {
 		}
 	}
 	for _, addr := range c.Bootstrap(testkafka.ClientListener) {
-		eventually(t, 20*time.Second, "ACLs at "+addr, func() error { return knowsACLs(t, c, addr, user, len(acls)) })
+		eventually(t, 30*time.Second, "ACLs at "+addr, func() error { return knowsACLs(t, c, addr, user, len(acls)) })
 	}
 }
 

@@ -248,7 +248,7 @@ func (b *secureBed) followers(t *testing.T) {
 		"SCRAM-SHA-512": func(p string) sasl.Mechanism { return scram.Auth{User: user, Pass: p}.AsSha512Mechanism() },
 	}
 	for name, way := range ways {
-		eventually(t, 10*time.Second, name+" with a password", func() error { // brokers learn of it one by one
+		eventually(t, 30*time.Second, name+" with a password", func() error { // brokers learn of it one by one
 			if err := replicaFetch(t, b.s.repl, kgo.SASL(way(password))); !errors.Is(err, kerr.ClusterAuthorizationFailed) {
 				return fmt.Errorf("a replica without rights: %v", err)
 			}
@@ -297,7 +297,7 @@ func (b *secureBed) renewed(t *testing.T) {
 	if _, _, err := b.dst.Security().Certificate("kmirror-9001"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the new certificate", func() error {
+	eventually(t, 30*time.Second, "the new certificate", func() error {
 		if serial() == old {
 			return errors.New("the old one is served")
 		}
@@ -336,7 +336,7 @@ func (b *secureBed) restarted(t *testing.T) {
 // failedOver: writers have the topic, and the group reads on.
 func (b *secureBed) failedOver(t *testing.T) {
 	took := b.s.verb("failover", "orders,spare") // of the latter only our ids are taken out
-	leads(t, b.dst, "orders", 3, 10*time.Second)
+	leads(t, b.dst, "orders", 3, 30*time.Second)
 	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second),
 		&kgo.Record{Topic: "orders", Value: []byte("yes")}).FirstErr()
 	if err != nil {

@@ -25,7 +25,7 @@ func aclsOf(t *testing.T, c *testkafka.Cluster, user string) int {
 // awaitACLs waits until a cluster has so many ACLs of a user.
 func awaitACLs(t *testing.T, c *testkafka.Cluster, user string, want int) {
 	t.Helper()
-	eventually(t, 20*time.Second, "ACLs of "+user, func() error {
+	eventually(t, 30*time.Second, "ACLs of "+user, func() error {
 		if n := aclsOf(t, c, user); n != want {
 			return fmt.Errorf("%d, want %d", n, want)
 		}
@@ -71,7 +71,7 @@ func rightsAreLost(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 	configs, acls := topicConfigs(t, dst, "app.orders"), aclsOf(t, dst, "alice")
 	revoke(t, src, mirrorUser, "TOPIC")
 	revoke(t, src, mirrorUser, "CLUSTER")
-	eventually(t, 20*time.Second, "the loss of rights to be shown", func() error {
+	eventually(t, 30*time.Second, "the loss of rights to be shown", func() error {
 		parts, err := s.describe("--topics", "app.orders")
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func anotherCluster(t *testing.T, s *shim, wire *wire, src, dst *testkafka.Clust
 		t.Errorf("group of the wrong cluster: %v", rs)
 	}
 	s.get(time.Second, "MIRRORING", topic)
-	eventually(t, 10*time.Second, "that what is known of the source is old", func() error {
+	eventually(t, 30*time.Second, "that what is known of the source is old", func() error {
 		out, _, _ := s.run("describe", "--topics", topic)
 		if !strings.Contains(out, ">=0") || !strings.Contains(out, "The source of mirror m has not answered for") {
 			return errors.New(out)

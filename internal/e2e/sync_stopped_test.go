@@ -114,6 +114,6 @@ func TestStoppedCoordinator(t *testing.T) {
 	if moved > 0 {
 		t.Errorf("%d offsets were moved by a process that was stopped", moved)
 	}
-	other.get(10*time.Second, "STOPPED", topic)
+	other.get(30*time.Second, "STOPPED", topic)
 	writable(t, dst, topic, "mine")
 }

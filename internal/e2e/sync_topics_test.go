@@ -61,7 +61,7 @@ func setConfigs(tb testing.TB, c *testkafka.Cluster, topic string, configs map[s
 // has wants configs of a topic at the destination; an empty value stands for none of its own.
 func has(tb testing.TB, c *testkafka.Cluster, topic string, want map[string]string) {
 	tb.Helper()
-	eventually(tb, 20*time.Second, "configs of "+topic, func() error {
+	eventually(tb, 30*time.Second, "configs of "+topic, func() error {
 		got := topicConfigs(tb, c, topic)
 		for k, v := range want {
 			if got[k] != v {
@@ -81,7 +81,7 @@ func deleteTopic(tb testing.TB, c *testkafka.Cluster, topic string) {
 	if err != nil {
 		tb.Fatalf("delete %s: %v", topic, err)
 	}
-	eventually(tb, 20*time.Second, topic+" is gone", func() error {
+	eventually(tb, 30*time.Second, topic+" is gone", func() error {
 		d, err := kadm.NewClient(client(tb, c)).ListTopics(timeout(tb, 5*time.Second), topic)
 		if err != nil || errors.Is(d[topic].Err, kerr.UnknownTopicOrPartition) {
 			return err
@@ -175,7 +175,7 @@ func partitionsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "four partitions at the source", func() error {
+	eventually(t, 30*time.Second, "four partitions at the source", func() error {
 		if n := len(endOffsets(t, src, "app.orders")); n != 4 {
 			return fmt.Errorf("%d", n)
 		}
@@ -244,7 +244,7 @@ func altered(t *testing.T, s *shim, src *testkafka.Cluster, properties []string)
 
 // syncIsShown: describe and metrics say how long ago each kind was in step.
 func syncIsShown(t *testing.T, s *shim) {
-	eventually(t, 20*time.Second, "ages of all kinds", func() error {
+	eventually(t, 30*time.Second, "ages of all kinds", func() error {
 		parts, err := s.describe("--topics", "app.orders")
 		if err != nil {
 			return err

@@ -78,7 +78,7 @@ func (b *secureBed) traced(t *testing.T) {
 		},
 		"a login with passwords": func(l traceLine) bool { return l.API == "SaslAuthenticate" && strings.HasPrefix(l.Server, "REPL/900") },
 	}
-	eventually(t, 20*time.Second, "all that is to be traced", func() error {
+	eventually(t, 30*time.Second, "all that is to be traced", func() error {
 		lines := traceLines(t, b.trace)
 		for what, is := range want {
 			if !slices.ContainsFunc(lines, is) {
@@ -94,7 +94,7 @@ func (b *secureBed) traced(t *testing.T) {
 	if err := os.WriteFile(b.s.config, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 15*time.Second, "the summary", func() error {
+	eventually(t, 30*time.Second, "the summary", func() error {
 		lines := traceLines(t, b.trace)
 		if last := lines[len(lines)-1]; last.Kind != "summary" || len(last.APIs) < 5 {
 			return fmt.Errorf("the last line is %+v", last)

@@ -100,7 +100,7 @@ func createTopicOn(t *testing.T, c *testkafka.Cluster, topic string, broker int3
 	if _, err := adm.AlterPartitionAssignments(timeout(t, 20*time.Second), req); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, topic+" in its place", func() error { return replicasAre(t, c, topic, broker) })
+	eventually(t, 30*time.Second, topic+" in its place", func() error { return replicasAre(t, c, topic, broker) })
 }
 
 // replicasAre wants every partition of a topic on exactly these brokers, all in sync, led by one of them.
@@ -197,7 +197,7 @@ func (w *wayOut) writable(t *testing.T, topic string) {
 	produce(t, client(t, w.dst, kgo.RequiredAcks(kgo.AllISRAcks())), topic, n, 20, 100)
 	produce(t, client(t, w.dst, kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite()), topic, n, 5, 100)
 	var after map[tp]int64
-	eventually(t, 10*time.Second, "25 more records in each partition of "+topic, func() error {
+	eventually(t, 30*time.Second, "25 more records in each partition of "+topic, func() error {
 		after = endOffsets(t, w.dst, topic)
 		for at, end := range before {
 			if after[at] != end+25 {
@@ -407,7 +407,7 @@ func (w *wayOut) stockTools(t *testing.T, x *tools) {
 	if text := x.file(t, "true"); !strings.Contains(text, `"name":"stock"`) {
 		t.Errorf("true values: %q", text)
 	}
-	eventually(t, 20*time.Second, "step 7a prints nothing", func() error {
+	eventually(t, 30*time.Second, "step 7a prints nothing", func() error {
 		if text := x.run(t, "7a"); strings.TrimSpace(text) != "" {
 			return fmt.Errorf("it prints %q", text)
 		}
@@ -430,7 +430,7 @@ func (w *wayOut) stockTools(t *testing.T, x *tools) {
 	x.run(t, "8")
 	x.run(t, "9")
 	w.trueConfigs(t, "lone", "", "")
-	eventually(t, 20*time.Second, "lone on its broker alone", func() error { return replicasAre(t, w.dst, "lone", 1) })
+	eventually(t, 30*time.Second, "lone on its broker alone", func() error { return replicasAre(t, w.dst, "lone", 1) })
 	w.writable(t, "lone")
 }
 

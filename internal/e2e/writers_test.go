@@ -120,7 +120,7 @@ func rawProduce(tb testing.TB, addr, topic string, acks int16) (code int16, text
 	p.Records = oneBatch()
 	t.Partitions = append(t.Partitions, p)
 	req.Topics = append(req.Topics, t)
-	nc, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func openTxn(tb testing.TB, c *testkafka.Cluster, id string, topics ...string) (
 	})
 	return func(commit bool) {
 		tb.Helper()
-		eventually(tb, 20*time.Second, "end of "+id+" accepted", func() error {
+		eventually(tb, 30*time.Second, "end of "+id+" accepted", func() error {
 			req := kmsg.NewPtrEndTxnRequest()
 			req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = id, pid, epoch, commit
 			r, err := req.RequestWith(timeout(tb, 10*time.Second), cl)
