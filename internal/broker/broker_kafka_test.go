@@ -80,7 +80,7 @@ func (k *kafkaBroker) ready(within time.Duration) {
 
 func (k *kafkaBroker) image(what string, ok func(*kraft.Image) bool) *kraft.Image {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(k.t.Context(), 30*time.Second)
 	defer cancel()
 	if err := k.awaitImage(ctx, ok); err != nil {
 		k.t.Fatalf("image never showed %s", what)
@@ -160,7 +160,7 @@ func TestKafkaMembership(t *testing.T) {
 	c := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1, FormatArgs: []string{"--release-version", "4.0"}})
 	cfg := kafkaConfig(t, c, 9001, 9002)
 	k := startKafka(t, cfg)
-	k.ready(20 * time.Second)
+	k.ready(30 * time.Second)
 
 	t.Run("features can be raised", func(t *testing.T) {
 		cmd := testkafka.Tool(t.Context(), c.Version(), "org.apache.kafka.tools.FeatureCommand",
@@ -185,7 +185,7 @@ func TestKafkaMembership(t *testing.T) {
 		before := k.Nodes()
 		createByOthers(t, c, "after-controller-restart", 2, 3)
 		k.image("a topic made after the restart", func(i *kraft.Image) bool { return i.TopicByName("after-controller-restart") != nil })
-		k.ready(15 * time.Second)
+		k.ready(30 * time.Second)
 		if after := k.Nodes(); after[0].Epoch != before[0].Epoch {
 			t.Errorf("registered anew: epoch %d, was %d", after[0].Epoch, before[0].Epoch)
 		}
@@ -198,7 +198,7 @@ func TestKafkaMembership(t *testing.T) {
 		if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 10*time.Second, "evicted", func() error {
+		eventually(t, 30*time.Second, "evicted", func() error {
 			if st := k.Nodes()[1]; st.State != StateEvicted {
 				return fmt.Errorf("%+v", st)
 			}
@@ -311,7 +311,7 @@ func takeOver(t *testing.T, c *testkafka.Cluster, k *kafkaBroker) {
 	}
 	// A member that does not fetch holds up every acks=all: they must go on.
 	before := acked.Load()
-	eventually(t, 10*time.Second, "written to while we are in the ISR", func() error {
+	eventually(t, 30*time.Second, "written to while we are in the ISR", func() error {
 		if n := acked.Load() - before; n < 100 {
 			return fmt.Errorf("%d records", n)
 		}
@@ -350,7 +350,7 @@ func produce(t *testing.T, c *testkafka.Cluster, topic string) *atomic.Int64 {
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait(); cl.Close() })
-	eventually(t, 20*time.Second, "written to", func() error {
+	eventually(t, 30*time.Second, "written to", func() error {
 		if acked.Load() == 0 {
 			return errors.New("nothing acknowledged")
 		}
@@ -375,7 +375,7 @@ func restarted(t *testing.T, c *testkafka.Cluster, k *kafkaBroker, cfg Config) *
 	watch := cfg
 	watch.ShutdownTimeout = time.Nanosecond // kill -9: no leave is taken
 	k = startKafka(t, watch)
-	k.ready(20 * time.Second)
+	k.ready(30 * time.Second)
 	p := partitionOf(k.Image(), tp("led"))
 	if k.Owns(p.Leader) || slices.Contains(p.ISR, 9001) {
 		t.Errorf("after a controlled shutdown: leader %d, ISR %v", p.Leader, p.ISR)
@@ -396,7 +396,7 @@ func TestKafkaSnapshotBootstrap(t *testing.T) {
 		Properties: map[string]string{"metadata.log.max.record.bytes.between.snapshots": "4000"}})
 	cfg := kafkaConfig(t, c, 9001)
 	first := startKafka(t, cfg)
-	first.ready(20 * time.Second)
+	first.ready(30 * time.Second)
 	adm := adminClient(t, c)
 	for n := range 20 {
 		if _, err := adm.CreateTopic(t.Context(), 3, 1, nil, fmt.Sprintf("t%d", n)); err != nil {
@@ -410,7 +410,7 @@ func TestKafkaSnapshotBootstrap(t *testing.T) {
 	cfg2 := kafkaConfig(t, c, 9002)
 	cfg2.Log = slog.New(countHandler{slog.NewTextHandler(t.Output(), nil), "loading a metadata snapshot", &snapshots})
 	second := startKafka(t, cfg2)
-	second.ready(20 * time.Second)
+	second.ready(30 * time.Second)
 	if snapshots == 0 {
 		t.Error("no snapshot was loaded")
 	}
@@ -443,7 +443,7 @@ func TestKafkaSnapshotBootstrap(t *testing.T) {
 		})
 		for _, k := range []*kafkaBroker{first, second} {
 			k.image("a topic made after the failover", func(i *kraft.Image) bool { return i.TopicByName("after-failover") != nil })
-			k.ready(15 * time.Second)
+			k.ready(30 * time.Second)
 		}
 		if a, _, _ := first.ctl.current(); a == addr {
 			t.Errorf("still talking to %s", a)

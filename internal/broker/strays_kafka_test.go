@@ -126,7 +126,7 @@ func TestKafkaStraysMoveOff(t *testing.T) {
 	k := startKafka(t, cfg)
 	s := &strayService{k: k}
 	s.listen(t, cfg)
-	k.ready(20 * time.Second)
+	k.ready(30 * time.Second)
 	createByOthers(t, c, "one", 12, 1)
 	createByOthers(t, c, "two", 8, 2)
 	createByOthers(t, c, "three", 4, 3)
@@ -165,7 +165,7 @@ func TestKafkaStraysMoveOff(t *testing.T) {
 		}
 	}
 	acked := produce(t, c, "one")
-	eventually(t, 10*time.Second, "written to", func() error {
+	eventually(t, 30*time.Second, "written to", func() error {
 		if acked.Load() < 20 {
 			return errors.New("few records")
 		}

