@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -31,7 +32,9 @@ type peer struct {
 	// start and hw bound what is answered.
 	start, hw int64
 	// fail holds errors for the next fetches.
-	fail    []int16
+	fail []int16
+	// slow is what each answer takes.
+	slow    time.Duration
 	fetches int
 }
 
@@ -89,6 +92,10 @@ func (p *peers) accept(l net.Listener, b *peer) {
 				if err != nil {
 					return
 				}
+				p.mu.Lock()
+				slow := b.slow
+				p.mu.Unlock()
+				time.Sleep(slow)
 				resp := p.answer(b, req)
 				resp.SetVersion(h.Version)
 				if _, err := conn.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {

@@ -164,6 +164,20 @@ func TestStepPinsTheEnd(t *testing.T) {
 	}
 }
 
+// TestStepWithoutTime: brokers that take all of a step's time to answer are compared all the same, step by step.
+func TestStepWithoutTime(t *testing.T) {
+	t.Parallel()
+	all := many(40)
+	r := newRig(t, "delete", sequence(all...), three(all))
+	r.v.stepTime = 100 * time.Millisecond
+	r.source.script(func(b map[int32]*peer) { b[1].slow = r.v.stepTime })
+	r.dest.script(func(b map[int32]*peer) { b[2].hw = all[25].base })
+	got := r.verify(t, request)
+	if got.Batches != 25 || got.Differ != 0 || !strings.Contains(got.Note, "beyond the destination's high watermark") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestStepLogStarts(t *testing.T) {
 	t.Parallel()
 	all := many(20)
