@@ -265,7 +265,25 @@ func (c *conn) awaitRequest() error {
 func (c *conn) reply(h protocol.RequestHeader, resp kmsg.Response) error {
 	resp.SetVersion(h.Version)
 	b := protocol.AppendResponse(nil, h.CorrelationID, resp)
+	if len(b) > maxOwnReplyBytes && c.lease.m != nil {
+		return c.replyLarge(b)
+	}
 	return c.replyBuffers(net.Buffers{b})
+}
+
+// replyLarge queues our own reply to a request that counted as memory, and goes on counting until the client has taken it: a few bytes can
+// ask for much.
+func (c *conn) replyLarge(b []byte) error {
+	c.unpool()
+	c.lease.shrink(int64(len(b)))
+	back := c.lease.waits(c.cancel)
+	err := c.enqueue(entry{bufs: net.Buffers{b}, size: int64(len(b))})
+	if err == nil {
+		err = c.quiesce()
+	}
+	c.report(back())
+	c.doneWith()
+	return err
 }
 
 // replyBuffers queues our own reply. The request has been dealt with: nothing of it may be used any more.

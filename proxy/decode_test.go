@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"io"
+	"reflect"
 	"runtime"
 	"testing"
 	"time"
@@ -62,6 +63,145 @@ func TestGatewayHugeLists(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 60 {
 		t.Errorf("%d MiB were allocated", took)
+	}
+}
+
+// hostileProduce names mirror topic m and, in 250 KiB, very many topics without a name, each with a tagged field without a value.
+func hostileProduce(c *client) []byte {
+	const topics = 50_000
+	body := []byte{0, 0, 1, 0, 0, 0, 0} // null transactional id, acks 1, timeout
+	body = binary.AppendUvarint(body, topics+2)
+	body = append(body, 2, 'm', 2, 0, 0, 0, 0, 0, 0, 0) // one partition, without records
+	body = append(body, bytes.Repeat([]byte{1, 1, 1, 5, 0}, topics)...)
+	head := protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: keyProduce, Version: 9, CorrelationID: 1, ClientID: &c.id})
+	return sizedFrame(append(append(head, body...), 0))
+}
+
+// TestDecodedRequestsCount: requests that take eighty times their size once decoded, and wait, hold no more than there is memory for, and
+// no one else up. It counts what the process holds, so nothing runs beside it.
+func TestDecodedRequestsCount(t *testing.T) {
+	memory := NewMemory(16 << 20)
+	memory.common.patience = 300 * time.Millisecond
+	g := newGate(t, func(cfg *GatewayConfig) { cfg.Memory = memory })
+	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		if h.Key != keyProduce {
+			return nil
+		}
+		return kmsg.NewPtrProduceResponse()
+	})
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const clients = 4
+	before := heap()
+	for range clients {
+		c := g.to(1)
+		for range maxInFlight {
+			c.send(1, kmsg.NewPtrListGroupsRequest())
+		}
+		c.write(hostileProduce(c))
+	}
+	eventually(t, "all came", func() bool { return len(g.gotBy(1)) >= clients*maxInFlight })
+	good := make(chan struct{})
+	go func() {
+		defer close(good)
+		served(t, g.to(1), largeProduce(9, 1, 17<<10, "plain", "plain"))
+	}()
+	var most int64
+	for done := false; !done; {
+		select {
+		case <-good:
+			done = true
+		case <-time.After(50 * time.Millisecond):
+		}
+		most = max(most, heap()-before)
+	}
+	if most > 60<<20 {
+		t.Errorf("%d MiB were held", most>>20)
+	}
+}
+
+// TestCutInPlace: what is left of a request is encoded where it was, whatever is left out.
+func TestCutInPlace(t *testing.T) {
+	t.Parallel()
+	for version := int16(0); version <= 13; version++ {
+		for left := range 8 {
+			req := produceRequest(version, -1, "m", "plain", "other")
+			for i := range req.Topics {
+				req.Topics[i].TopicID[0] = byte(i)
+				for j := range 3 {
+					p := kmsg.NewProduceRequestTopicPartition()
+					p.Partition, p.Records = int32(j), bytes.Repeat([]byte{byte(i), byte(j)}, 1+200*i*j)
+					p.UnknownTags.Set(7, []byte{1, 2, 3})
+					req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
+				}
+			}
+			id := "client"
+			h := protocol.RequestHeader{Key: keyProduce, Version: version, CorrelationID: 5, ClientID: &id}
+			frame := req.AppendTo(protocol.AppendRequestHeader(nil, h))
+			_, body, err := protocol.ParseRequestHeader(frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			decoded, err := protocol.DecodeRequest(h, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cut := decoded.(*kmsg.ProduceRequest)
+			var rest, want []kmsg.ProduceRequestTopic
+			for i := range req.Topics {
+				if left&(1<<i) != 0 {
+					rest, want = append(rest, cut.Topics[i]), append(want, req.Topics[i])
+				}
+			}
+			cut.Topics, req.Topics = rest, want
+			got := again(frame, h, cut)
+			if !bytes.Equal(got, req.AppendTo(protocol.AppendRequestHeader(nil, h))) {
+				t.Errorf("v%d, topics %03b: not what was left", version, left)
+			}
+			if &got[0] != &frame[0] {
+				t.Errorf("v%d, topics %03b: encoded elsewhere", version, left)
+			}
+		}
+	}
+}
+
+// TestWeigh: what a request holds is about what Go allocates for it.
+func TestWeigh(t *testing.T) {
+	const n = 20_000
+	topics := kmsg.NewPtrListOffsetsRequest()
+	topics.Version = 7
+	for range n {
+		topic := kmsg.NewListOffsetsRequestTopic()
+		topic.Topic = "a topic with a name"
+		topic.Partitions = append(topic.Partitions, kmsg.NewListOffsetsRequestTopicPartition())
+		topic.UnknownTags.Set(3, nil)
+		topics.Topics = append(topics.Topics, topic)
+	}
+	names := kmsg.NewPtrDescribeConfigsRequest()
+	names.Version = 4
+	r := kmsg.NewDescribeConfigsRequestResource()
+	for range n {
+		r.ConfigNames = append(r.ConfigNames, "a name")
+	}
+	names.Resources = append(names.Resources, r)
+	for req, elements := range map[kmsg.Request]int64{topics: 2 * n, names: n + 1} {
+		body := req.AppendTo(nil)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		decoded, err := protocol.DecodeRequest(protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion()}, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		took, got := int64(after.TotalAlloc-before.TotalAlloc), weigh(reflect.ValueOf(decoded).Elem())-elements*answerCost
+		if got < took*3/4 || got > took*3/2 {
+			t.Errorf("%T: %d bytes, %d were allocated", req, got, took)
+		}
 	}
 }
 

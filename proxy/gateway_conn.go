@@ -74,7 +74,7 @@ func (c *conn) produceFronted(h protocol.RequestHeader, frame, body []byte, star
 	}
 	if len(rest) > 0 {
 		req.Topics = rest
-		frame = req.AppendTo(protocol.AppendRequestHeader(nil, h))
+		frame = again(frame, h, req)
 		if err := c.forwardEdited(h, frame, start, req.Acks == 0, c.l.front.joining(h.Version, refused)); err != nil {
 			return err
 		}
@@ -88,6 +88,12 @@ func (c *conn) produceFronted(h protocol.RequestHeader, frame, body []byte, star
 	resp := kmsg.NewPtrProduceResponse()
 	resp.Topics = refused
 	return c.reply(h, resp)
+}
+
+// again encodes what is left of a request in the place of the frame that it came in, where its records still are: nothing of it is larger
+// than it was or comes earlier, so nothing is overwritten that is still to be read.
+func again(frame []byte, h protocol.RequestHeader, req kmsg.Request) []byte {
+	return req.AppendTo(protocol.AppendRequestHeader(frame[:0:len(frame)], h))
 }
 
 // joining adds refused topics to the broker's reply to the others.

@@ -21,16 +21,22 @@ const (
 	sweepInterval = time.Second
 )
 
-// Memory bounds what requests hold while they are read and dealt with, over all connections of the servers and gateways that share it.
-// Requests up to 16 KiB don't count, those up to 1 MiB have one half, larger ones the other. One request of each half that is in nobody's way
-// may be as large as a frame: so what is held is at most the limit and a frame. When a half is used up, connections wait for their turn,
-// which their clients see as a busy broker. Those are cut off meanwhile whose request comes at less than 256 KiB a second for five seconds,
-// or waits that long for replies to those before it: else a few clients that stop within a request could stop all.
-type Memory struct{ common, large share }
+// Memory bounds what requests hold while they are read, decoded and dealt with, over all connections of the servers and gateways that share
+// it. Frames up to 16 KiB and decoded ones of up to 512 bytes, records excepted, don't count: at most 64 KiB a connection. Those in frames up
+// to 1 MiB have one half, larger ones the other. One request of each half that is in nobody's way may go beyond it, by a frame, or by what it
+// can be once decoded: the limit again, or 90 MiB where that is more. When a half is used up, connections wait for their turn, which their
+// clients see as a busy broker. Those are cut off meanwhile whose request comes at less than 256 KiB a second for five seconds, or waits that
+// long for replies to those before it: else a few clients that stop within a request could stop all.
+type Memory struct {
+	common, large share
+	// fields is the largest request that is decoded, records excepted, in bytes.
+	fields atomic.Int64
+}
 
 // NewMemory returns a bound of limit bytes.
 func NewMemory(limit int64) *Memory {
 	m := new(Memory)
+	m.fields.Store(mostFields(limit))
 	for _, s := range []*share{&m.common, &m.large} {
 		*s = share{limit: limit / 2, patience: memoryPatience, holders: make(map[*lease]struct{}), freed: make(chan struct{})}
 	}
@@ -40,6 +46,7 @@ func NewMemory(limit int64) *Memory {
 // SetLimit changes the bound for what is asked for from now on. What is held stays: under a lower bound others wait until enough of it is
 // given back.
 func (m *Memory) SetLimit(limit int64) {
+	m.fields.Store(mostFields(limit))
 	for _, s := range []*share{&m.common, &m.large} {
 		s.mu.Lock()
 		s.limit = limit / 2
@@ -47,6 +54,9 @@ func (m *Memory) SetLimit(limit int64) {
 		s.mu.Unlock()
 	}
 }
+
+// mostFields is Memory.fields under a limit.
+func mostFields(limit int64) int64 { return min(max(limit/fieldCost, minFields), maxFields) }
 
 // of is the half for a request.
 func (m *Memory) of(size int) *share {
@@ -160,6 +170,21 @@ func (m *share) leave(l *lease) {
 // tooSlow is why the connection is closed.
 func (l *lease) tooSlow() error {
 	return closef("memory", "a request came at less than %d KiB a second while the memory for requests was used up (limits.memory)", slowRequest>>10)
+}
+
+// shrink gives all but n bytes back.
+func (l *lease) shrink(n int64) {
+	m := l.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n >= l.held {
+		return
+	}
+	m.used -= l.held - n
+	if l.held = n; m.first == l && m.used <= m.limit {
+		m.first = nil
+	}
+	m.wake()
 }
 
 // release gives all of it back.
@@ -287,12 +312,18 @@ func (c *conn) alloc(n, size int) ([]byte, error) {
 
 // doneWith gives the memory of the present request back: nothing of it may be used any more.
 func (c *conn) doneWith() {
-	if c.large != nil {
-		if class, ok := classOf(len(*c.large)); ok {
-			buffers[class].Put(c.large)
-		}
-		c.large = nil
-	}
+	c.unpool()
 	c.lease.release()
 	c.lease.m = nil
+}
+
+// unpool gives the buffer of the present request back.
+func (c *conn) unpool() {
+	if c.large == nil {
+		return
+	}
+	if class, ok := classOf(len(*c.large)); ok {
+		buffers[class].Put(c.large)
+	}
+	c.large = nil
 }

@@ -71,6 +71,38 @@ func TestMemoryIsNotKeptByWhoDoesNotRead(t *testing.T) {
 	served(t, w.dial(), paddedVersions())
 }
 
+// TestLargeAnswersCount: a large answer of ours that its client does not read counts, until others need the memory.
+func TestLargeAnswersCount(t *testing.T) {
+	t.Parallel()
+	memory := NewMemory(1 << 20)
+	memory.common.patience = 300 * time.Millisecond
+	w := newWorld(t, func(_ *world, cfg *Config) {
+		cfg.Memory = memory
+		cfg.Listeners[0].Listen = narrow{cfg.Listeners[0].Listen}
+	})
+	del := kmsg.NewPtrDeleteRecordsRequest()
+	del.Version = 2
+	topic := kmsg.NewDeleteRecordsRequestTopic()
+	topic.Topic = "m"
+	for range 9_500 {
+		topic.Partitions = append(topic.Partitions, kmsg.NewDeleteRecordsRequestTopicPartition())
+	}
+	for range 8 { // fewer than may be asked for at once; their answer is more than sockets hold
+		del.Topics = append(del.Topics, topic)
+	}
+	frame := (&client{id: "test"}).frame(1, del)
+	go w.dial().nc.Write(frame)
+	used := func() int64 {
+		memory.common.mu.Lock()
+		defer memory.common.mu.Unlock()
+		return memory.common.used
+	}
+	answer := int64(len(frame)) // of the size of the request, within a few bytes a partition
+	eventually(t, "the answer counts", func() bool { return used() > answer/2 && used() < 3*answer })
+	go w.dial().nc.Write(frame)
+	eventually(t, "who does not read is cut off", func() bool { return w.log.count("limits.memory") > 0 })
+}
+
 // TestMemoryIsNotKeptByWhoWaits: a request that waits for replies to those before it, or for its time, is no reason for others to wait.
 func TestMemoryIsNotKeptByWhoWaits(t *testing.T) {
 	t.Parallel()

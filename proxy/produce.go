@@ -61,6 +61,9 @@ func (c *conn) refuseTopic(
 	if topic != nil {
 		name = topic.Name
 	}
+	// One text for all: there can be very many partitions.
+	text := fmt.Sprintf("ReadOnlyTopicException: topic %s is mirrored by %s and read-only: "+
+		"write to the source cluster, or fail the mirror over first", name, mirror)
 	for i := range t.Partitions {
 		rp := kmsg.NewProduceResponseTopicPartition()
 		rp.Partition, rp.BaseOffset = t.Partitions[i].Partition, -1
@@ -68,10 +71,7 @@ func (c *conn) refuseTopic(
 		case c.denied[name]:
 			rp.ErrorCode = codeTopicAuthorization
 		case mirror != "":
-			rp.ErrorCode = c.s.cfg.ReadOnlyError
-			text := fmt.Sprintf("ReadOnlyTopicException: topic %s is mirrored by %s and read-only: "+
-				"write to the source cluster, or fail the mirror over first", name, mirror)
-			rp.ErrorMessage = &text
+			rp.ErrorCode, rp.ErrorMessage = c.s.cfg.ReadOnlyError, &text
 		default:
 			rp.ErrorCode = codeNotLeader
 			if p := c.lookup(img, named{name, topic}, rp.Partition, -1); p.part != nil && version >= 10 {

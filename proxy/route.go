@@ -77,12 +77,11 @@ func (c *conn) relay(h protocol.RequestHeader, frame, body []byte, start time.Ti
 
 // mirrorFetch deals with a Fetch of a version that is not advertised, by which brokers that know KIP-1279 follow.
 func (c *conn) mirrorFetch(h protocol.RequestHeader, body []byte) error {
-	if err := c.reserve(h, body); err != nil {
-		return err
-	}
-	req, err := protocol.DecodeMirrorFetch(body)
+	req, err := c.decodeBy(h, body, func(_ protocol.RequestHeader, body []byte) (kmsg.Request, error) {
+		return protocol.DecodeMirrorFetch(body)
+	})
 	if err != nil {
-		return malformed(err)
+		return err
 	}
 	if err := c.prove(); err != nil {
 		return err
@@ -90,7 +89,7 @@ func (c *conn) mirrorFetch(h protocol.RequestHeader, body []byte) error {
 	if err := c.judge(req); err != nil {
 		return err
 	}
-	return c.fetch(h, req)
+	return c.fetch(h, req.(*kmsg.FetchRequest))
 }
 
 // answer deals with the APIs that the registry calls Local.

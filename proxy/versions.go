@@ -98,6 +98,8 @@ func (c *conn) apiVersions(h protocol.RequestHeader, body []byte) error {
 		return err
 	}
 	req := decoded.(*kmsg.ApiVersionsRequest)
+	req.UnknownTags = kmsg.Tags{} // they are in the frame; nobody has logged in yet, and brokers may be slow to tell what they speak
+	c.doneWith()
 	keys := c.s.versions.static
 	broker := c.s.versions.get(c.ctx, c.l, preferred)
 	if broker != nil {
