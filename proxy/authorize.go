@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -25,7 +26,8 @@ const (
 )
 
 const (
-	// rightsLife is for how long a broker's word on a client's rights is taken: ACLs change while connections last.
+	// rightsLife is for how long a broker's word on a client's rights is taken: ACLs change while connections last. What it may do with the
+	// cluster is asked again after that without waiting, and waited for after three times as long.
 	rightsLife = 5 * time.Second
 	// maxRights bounds what is remembered of them, in topics.
 	maxRights = 10_000
@@ -42,24 +44,118 @@ type right struct {
 // may reports whether the client may do something with the cluster.
 func (c *conn) may(operation int32) bool { return c.cluster&operation != 0 }
 
-// askAsReplica finds out whether a client has CLUSTER_ACTION that lacks DESCRIBE on the cluster, so that it is not told its rights: it
-// fetches, as a replica, from a topic that can't be there, which a broker refuses to those who may not for another reason.
-func (c *conn) askAsReplica() (cluster int32, err error) {
-	req := kmsg.NewPtrFetchRequest()
-	req.Version, req.ReplicaID, req.SessionEpoch, req.MaxBytes = 12, c.l.NodeID, -1, 1
-	addFetch(req, "", kmsg.NewFetchRequestTopicPartition())
-	resp, err := c.askUpstream(req, 0)
-	if err != nil {
-		return 0, err
+// askRights learns what the client may do with the cluster, by the word of the broker that it is logged in at.
+func (c *conn) askRights() error {
+	for req := c.rightsQuestion(); req != nil; {
+		resp, err := c.askUpstream(req, 0)
+		if err != nil {
+			return err
+		}
+		req = c.learnCluster(resp)
 	}
-	for _, t := range resp.(*kmsg.FetchResponse).Topics {
-		for _, p := range t.Partitions {
-			if p.ErrorCode == codeUnknownTopic {
-				return mayClusterAction, nil
+	return nil
+}
+
+// rightsQuestion is the first that is asked for the rights on the cluster.
+func (c *conn) rightsQuestion() kmsg.Request {
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.IncludeClusterAuthorizedOperations = true
+	return req
+}
+
+// learnCluster takes what a broker answers, and returns what is to be asked next, nil for nothing: a broker of the destination may have
+// CLUSTER_ACTION and lack DESCRIBE on the cluster, so that it is not told its rights. It fetches then, as a replica, from a topic that
+// can't be there, which a broker refuses to those who may not for another reason.
+func (c *conn) learnCluster(resp kmsg.Response) (next kmsg.Request) {
+	switch resp := resp.(type) {
+	case *kmsg.DescribeClusterResponse:
+		c.told = resp.ClusterAuthorizedOperations
+		if c.told&mayDescribe == 0 && c.l.InterBroker {
+			req := kmsg.NewPtrFetchRequest()
+			req.Version, req.ReplicaID, req.SessionEpoch, req.MaxBytes = 12, c.l.NodeID, -1, 1
+			addFetch(req, "", kmsg.NewFetchRequestTopicPartition())
+			return req
+		}
+	case *kmsg.FetchResponse:
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				if p.ErrorCode == codeUnknownTopic {
+					c.told |= mayClusterAction
+				}
 			}
 		}
 	}
-	return 0, nil
+	if c.l.Peer != nil { // whom Peer allows is proved already
+		c.told &^= mayClusterAction | mayAlter
+	}
+	c.cluster, c.learnt = c.told, time.Now()
+	return nil
+}
+
+// question is one of our own on the connection upstream whose answer nobody waits for.
+type question struct {
+	u     *upstream
+	req   kmsg.Request
+	reply chan answer
+	asked time.Time
+}
+
+// renew has what is known of the rights on the cluster not grow old. Where nothing is in flight the broker is asked beside what goes on, so
+// that replicas wait for no other broker; where that is not to be had, or nothing was asked for long, the request waits for the answer.
+func (c *conn) renew() error {
+	if !c.guarded {
+		return nil
+	}
+	if q := c.question; q != nil {
+		switch waited := time.Since(q.asked); {
+		case len(q.reply) > 0 || q.u.gone() != nil || waited > askTimeout:
+			return c.settle()
+		default:
+			return nil
+		}
+	}
+	switch age := time.Since(c.learnt); {
+	case age < c.s.rightsLife:
+		return nil
+	case age > 3*c.s.rightsLife:
+		return c.askRights()
+	case c.idle():
+		return c.askBeside(c.rightsQuestion())
+	}
+	return nil
+}
+
+// askBeside asks the broker upstream without waiting for the answer.
+func (c *conn) askBeside(req kmsg.Request) error {
+	if err := c.connect(); err != nil {
+		return err
+	}
+	reply, err := c.up.pose(req)
+	if err != nil {
+		return closef("upstream ask", "asking broker %d: %w", c.up.broker, err)
+	}
+	c.question = &question{c.up, req, reply, time.Now()}
+	return nil
+}
+
+// settle takes the answer to what was asked beside, waiting for it, and asks what follows from it.
+func (c *conn) settle() error {
+	q := c.question
+	c.question = nil
+	ctx, cancel := context.WithDeadline(c.ctx, q.asked.Add(askTimeout))
+	defer cancel()
+	frame, err := q.u.await(ctx, q.reply)
+	var resp kmsg.Response
+	if err == nil {
+		resp, err = q.u.understand(q.req, frame)
+	}
+	if err != nil {
+		return closef("upstream ask", "asking broker %d: %w", q.u.broker, err)
+	}
+	if next := c.learnCluster(resp); next != nil && c.idle() {
+		return c.askBeside(next)
+	}
+	return nil
 }
 
 // judge finds out which topics of a request that we answer ourselves the client may not touch; lookup then refuses those, as the
@@ -109,7 +205,7 @@ func (c *conn) learnRights(names []string) error {
 	}
 	for _, t := range resp.(*kmsg.MetadataResponse).Topics {
 		if t.Topic != nil {
-			c.rights[*t.Topic] = right{t.AuthorizedOperations, now.Add(rightsLife)}
+			c.rights[*t.Topic] = right{t.AuthorizedOperations, now.Add(c.s.rightsLife)}
 		}
 	}
 	return nil

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -220,5 +222,96 @@ func TestRightsAreRemembered(t *testing.T) {
 	}
 	if asked != 1 {
 		t.Errorf("rights were asked for %d times", asked)
+	}
+}
+
+// withdrawn is the script of a broker that says of a replica's principal what may says when it is asked. With hidden it does not tell rights.
+func withdrawn(may *atomic.Bool, hidden bool, hold *atomic.Bool) func(protocol.RequestHeader, []byte) kmsg.Response {
+	return func(h protocol.RequestHeader, _ []byte) kmsg.Response {
+		switch h.Key {
+		case 60:
+			if hold.Load() {
+				return nil
+			}
+			resp := kmsg.NewPtrDescribeClusterResponse()
+			if resp.ClusterAuthorizedOperations = mayDescribe; may.Load() {
+				resp.ClusterAuthorizedOperations |= mayClusterAction
+			}
+			if hidden {
+				resp.ClusterAuthorizedOperations = -1 << 31
+			}
+			return resp
+		case keyFetch:
+			resp := kmsg.NewPtrFetchResponse()
+			topic := kmsg.NewFetchResponseTopic()
+			topic.Partitions = append(topic.Partitions, fetchError(0, codeTopicAuthorization))
+			if may.Load() {
+				topic.Partitions[0].ErrorCode = codeUnknownTopic
+			}
+			resp.Topics = append(resp.Topics, topic)
+			return resp
+		}
+		return echo(h)
+	}
+}
+
+// TestWithdrawnRightsEnd: a replica that loses CLUSTER_ACTION while its connection lasts is refused soon, and served again when it has it.
+func TestWithdrawnRightsEnd(t *testing.T) {
+	t.Parallel()
+	for name, hidden := range map[string]bool{"rights are told": false, "rights are not told": true} {
+		t.Run(name, func(t *testing.T) {
+			var may, hold atomic.Bool
+			may.Store(true)
+			w := newWorld(t, withSASL)
+			w.server.rightsLife = 20 * time.Millisecond
+			c := w.logIn(withdrawn(&may, hidden, &hold))
+			code := func() int16 { return c.ask(replicaFetchRequest()).(*kmsg.FetchResponse).ErrorCode }
+			for range 20 {
+				if got := code(); got != 0 {
+					t.Fatalf("error %d", got)
+				}
+			}
+			may.Store(false)
+			eventually(t, "refused", func() bool { return code() == codeClusterAuthorization })
+			may.Store(true)
+			eventually(t, "served again", func() bool { return code() == 0 })
+		})
+	}
+}
+
+// TestReplicasDontWaitForRights: while the broker that is asked for rights does not answer, a replica is served, until its rights are so old
+// that nobody knows them any more.
+func TestReplicasDontWaitForRights(t *testing.T) {
+	t.Parallel()
+	var may, hold atomic.Bool
+	may.Store(true)
+	w := newWorld(t, withSASL)
+	w.server.rightsLife = 500 * time.Millisecond
+	c := w.logIn(withdrawn(&may, false, &hold))
+	asked := func() (n int) {
+		for _, h := range w.upstreamRequests() {
+			if h.Key == 60 {
+				n++
+			}
+		}
+		return n
+	}
+	fetch := func() int16 { return c.ask(replicaFetchRequest()).(*kmsg.FetchResponse).ErrorCode }
+	fetch()
+	hold.Store(true)
+	before := asked()
+	eventually(t, "rights are asked for", func() bool {
+		if got := fetch(); got != 0 {
+			t.Fatalf("error %d", got)
+		}
+		return asked() > before
+	})
+	for range 100 {
+		if got := fetch(); got != 0 {
+			t.Fatalf("error %d", got)
+		}
+	}
+	if n := asked(); n != before+1 {
+		t.Errorf("asked %d times at once", n-before)
 	}
 }

@@ -81,12 +81,16 @@ type conn struct {
 	peer, refused bool
 	// verdict is of the certificate, nil as long as none was judged; for Rejudge.
 	verdict atomic.Pointer[verdict]
-	// cluster is what the principal may do with the cluster, known once proved. guarded: it may not do everything with topics; then
-	// rights is what is known of that, and denied are the topics of the present request that it may not touch.
-	cluster int32
-	guarded bool
-	rights  map[string]right
-	denied  map[string]bool
+	// cluster is what the principal may do with the cluster, known once proved. guarded: a broker says so, learnt is when it did, question
+	// what it is asked now, and told what it has said so far; then rights is what is known of topics, and denied are those
+	// of the present request that it may not touch.
+	cluster  int32
+	told     int32
+	guarded  bool
+	learnt   time.Time
+	question *question
+	rights   map[string]right
+	denied   map[string]bool
 }
 
 func newConn(s *Server, l Listener, nc net.Conn) *conn {

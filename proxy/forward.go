@@ -117,6 +117,11 @@ func (c *conn) askUpstream(req kmsg.Request, wait time.Duration) (kmsg.Response,
 	if err := c.connect(); err != nil {
 		return nil, err
 	}
+	for c.question != nil {
+		if err := c.settle(); err != nil {
+			return nil, err
+		}
+	}
 	resp, err := c.up.ask(c.ctx, c.s, req, wait)
 	if err != nil {
 		c.up.close()
@@ -170,12 +175,15 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 	return c.askReplica(broker, req, wait)
 }
 
-// prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves, and learns
-// what it may do with the cluster. On a plaintext listener everybody may do everything: where that is the brokers' own, it is so for
+// prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves, and that what it
+// may do with the cluster is known, and is not old. On a plaintext listener everybody may do everything: where that is the brokers' own, it is so for
 // them too. On one with TLS alone it is up to them, since they may want a certificate, which nobody can show through us.
 func (c *conn) prove() error {
 	if c.proved {
-		return c.inSession()
+		if err := c.inSession(); err != nil {
+			return err
+		}
+		return c.renew()
 	}
 	sasl, secure, known := c.s.security(c.l)
 	switch {
@@ -187,22 +195,8 @@ func (c *conn) prove() error {
 	case sasl && !c.sasl:
 		return closef("not authenticated", "a request came before the SASL handshake")
 	}
-	req := kmsg.NewPtrDescribeClusterRequest()
-	req.IncludeClusterAuthorizedOperations = true
-	resp, err := c.askUpstream(req, 0)
-	if err != nil {
+	if err := c.askRights(); err != nil {
 		return err
-	}
-	c.cluster = resp.(*kmsg.DescribeClusterResponse).ClusterAuthorizedOperations
-	if !c.may(mayDescribe) && c.l.InterBroker {
-		more, err := c.askAsReplica()
-		if err != nil {
-			return err
-		}
-		c.cluster |= more
-	}
-	if c.l.Peer != nil { // whom Peer allows is proved already
-		c.cluster &^= mayClusterAction | mayAlter
 	}
 	c.proved, c.guarded = true, true
 	return nil

@@ -38,13 +38,18 @@ func logIn(
 ) (*world, *client) {
 	t.Helper()
 	w := newWorld(t, append([]func(*world, *Config){withSASL}, options...)...)
+	return w, w.logIn(script)
+}
+
+func (w *world) logIn(script func(protocol.RequestHeader, []byte) kmsg.Response) *client {
+	w.t.Helper()
 	w.server.replicaFetch = emptyFetch
 	for _, b := range w.brokers {
 		b.on(script)
 	}
 	c := w.dial()
 	c.ask(handshakeRequest())
-	return w, c
+	return c
 }
 
 func TestSASLComesFirst(t *testing.T) {

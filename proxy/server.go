@@ -30,6 +30,7 @@ type Server struct {
 	turn atomic.Uint32
 	// replicaFetch has the Leader serve a replica and returns the whole answer.
 	replicaFetch func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error)
+	rightsLife   time.Duration
 
 	maxConnections atomic.Int64
 
@@ -46,7 +47,8 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, conns: make(map[*conn]struct{}), strangers: make(map[string]struct{})}
+	s := &Server{cfg: cfg, log: cfg.Log, rightsLife: rightsLife, conns: make(map[*conn]struct{}),
+		strangers: make(map[string]struct{})}
 	s.quiet = quiet.New(cfg.Log, quiet.Interval, nil)
 	s.SetMaxConnections(cfg.MaxConnections)
 	s.versions = newVersionCache(s)

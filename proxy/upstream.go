@@ -283,26 +283,39 @@ func closeUpstream(err error) error {
 // ask sends a request of our own and reads its reply. The caller has the connection to itself. The connection can't be
 // used any further after an error.
 func (u *upstream) ask(ctx context.Context, s *Server, req kmsg.Request, wait time.Duration) (kmsg.Response, error) {
-	const corr = 0x6b6d // any: it is the only one in flight
 	ctx, cancel := context.WithTimeout(ctx, wait+askTimeout)
 	defer cancel()
-	h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), CorrelationID: corr, ClientID: &ownClientID}
-	frame := req.AppendTo(protocol.AppendRequestHeader(nil, h))
-	reply := make(chan answer, 1)
-	u.asked.Store(&reply)
-	if err := u.send(frame, askTimeout); err != nil {
+	reply, err := u.pose(req)
+	if err != nil {
 		return nil, err
 	}
-	body, err := u.await(ctx, reply)
+	frame, err := u.await(ctx, reply)
 	if err != nil {
 		return nil, fmt.Errorf("reply of broker %d: %w", u.broker, err)
 	}
-	got, body, err := protocol.ParseResponseHeader(req.Key(), req.GetVersion(), body)
+	return u.understand(req, frame)
+}
+
+// ownCorrelation is the correlation id of our own requests. Any will do: there is only one in flight.
+const ownCorrelation = 0x6b6d
+
+// pose sends a request of our own, whose reply is the next that comes: nothing that has a reply may be in flight.
+func (u *upstream) pose(req kmsg.Request) (chan answer, error) {
+	h := protocol.RequestHeader{Key: req.Key(), Version: req.GetVersion(), CorrelationID: ownCorrelation, ClientID: &ownClientID}
+	frame := req.AppendTo(protocol.AppendRequestHeader(nil, h))
+	reply := make(chan answer, 1)
+	u.asked.Store(&reply)
+	return reply, u.send(frame, askTimeout)
+}
+
+// understand reads the reply to a request of our own.
+func (u *upstream) understand(req kmsg.Request, frame []byte) (kmsg.Response, error) {
+	got, body, err := protocol.ParseResponseHeader(req.Key(), req.GetVersion(), frame)
 	if err != nil {
 		return nil, err
 	}
-	if got != corr {
-		return nil, fmt.Errorf("broker %d replied with correlation id %d where %d was due", u.broker, got, corr)
+	if got != ownCorrelation {
+		return nil, fmt.Errorf("broker %d replied with correlation id %d where %d was due", u.broker, got, ownCorrelation)
 	}
 	resp := req.ResponseKind()
 	resp.SetVersion(req.GetVersion())
