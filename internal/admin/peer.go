@@ -97,9 +97,14 @@ func stateError(code int16, message *string) error {
 }
 
 // ownTag is kmirror's tagged field of a struct for which kip1279 has none; nil when it is not there.
-func ownTag(tags kip1279.Tags) []byte {
+func ownTag(tags kip1279.Tags) []byte { return tagged(tags, kip1279.FirstOwnTag) }
+
+// baseTag is PartitionState.Base of a state that a process has written.
+const baseTag = kip1279.FirstOwnTag + 1
+
+func tagged(tags kip1279.Tags, number uint32) []byte {
 	for _, t := range tags {
-		if t.Number == kip1279.FirstOwnTag {
+		if t.Number == number {
 			return t.Value
 		}
 	}
@@ -160,7 +165,11 @@ func (s *Server) stateOf(
 	ctx context.Context, mirror string, id protocol.PartitionID, p kip1279.WriteStatePartition,
 ) (coordinator.PartitionState, error) {
 	if b := ownTag(p.Tags); b != nil {
-		return coordinator.DecodeState(mirror, id, p.LastMirrorEpoch, b)
+		st, err := coordinator.DecodeState(mirror, id, p.LastMirrorEpoch, b)
+		if base := tagged(p.Tags, baseTag); len(base) == 8 {
+			st.Base = int64(binary.BigEndian.Uint64(base))
+		}
+		return st, err
 	}
 	known := s.cfg.States.OwnStates(ctx, mirror, []protocol.PartitionID{id})[0]
 	if known.Err != nil {
@@ -373,8 +382,12 @@ func (p *Peers) WriteStates(
 				req.Topics = append(req.Topics, kip1279.WriteStateTopic{Name: st.ID.Topic.String(), Tags: withTag(st.ID.Topic[:])})
 			}
 			t := &req.Topics[len(req.Topics)-1]
+			tags := withTag(value)
+			if st.Base != 0 {
+				tags = append(tags, kip1279.Tag{Number: baseTag, Value: binary.BigEndian.AppendUint64(nil, uint64(st.Base))})
+			}
 			t.Partitions = append(t.Partitions, kip1279.WriteStatePartition{PartitionIndex: st.ID.Partition,
-				LastMirrorEpoch: st.LastMirrorEpoch, State: int8(st.State), Tags: withTag(value)})
+				LastMirrorEpoch: st.LastMirrorEpoch, State: int8(st.State), Tags: tags})
 		}
 		resp := &kip1279.WriteMirrorStatesResponse{}
 		if err := c.call(ctx, req, resp); err != nil {

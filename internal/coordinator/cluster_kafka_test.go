@@ -196,6 +196,8 @@ func TestProcessesShareTheState(t *testing.T) {
 	checkFencing(t, a, b)
 	checkReads(t, a, b)
 	checkChanged(t, a, b)
+	checkMirrorsChanged(t, a, b)
+	checkStatesChanged(t, a, b)
 
 	t.Run("one vanishes", func(t *testing.T) {
 		changed := b.Changed()
@@ -283,6 +285,7 @@ func checkReads(t *testing.T, a, b *Store) {
 			if r.Err != nil || !r.Known || r.State.ID != ids[i] {
 				t.Errorf("%s reads %+v", s.cfg.Self.ProcessID, r)
 			}
+			r.State.Base = 0
 			eventually(t, 30*time.Second, "the same in what was read here", func() bool { l, _ := s.State(ids[i]); return l == r.State })
 		}
 	}
@@ -319,6 +322,63 @@ func checkChanged(t *testing.T, a, b *Store) {
 		}
 		now.Desired = statemachine.Mirroring
 		must(t, s.PutTopic(limit(t, 30*time.Second), now))
+	}
+}
+
+// checkMirrorsChanged is checkChanged for definitions, and for those that two processes make at once.
+func checkMirrorsChanged(t *testing.T, a, b *Store) {
+	t.Helper()
+	for i, s := range []*Store{a, b, a, b} {
+		other := []*Store{b, a, b, a}[i]
+		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		before, _ := s.Mirror("dc1")
+		must(t, other.Fresh(limit(t, 10*time.Second), "dc1"))
+		altered, _ := other.Mirror("dc1")
+		altered.Config = map[string]string{"altered": fmt.Sprint(i)}
+		must(t, other.PutMirror(limit(t, 10*time.Second), altered))
+		before.Config = map[string]string{"by": "one that was stopped meanwhile"}
+		for _, m := range []Mirror{before, {Name: "dc1"}} {
+			if err := s.PutMirror(limit(t, 10*time.Second), m); !errors.Is(err, ErrChanged) {
+				t.Errorf("%s stores %v over what %s has: %v", s.cfg.Self.ProcessID, m.Config, other.cfg.Self.ProcessID, err)
+			}
+		}
+		eventually(t, 5*time.Second, "the altered one shows", func() bool { m, _ := s.Mirror("dc1"); return m.Config["altered"] == fmt.Sprint(i) })
+		name := fmt.Sprint("new-", i)
+		must(t, other.PutMirror(limit(t, 10*time.Second), Mirror{Name: name, SourceClusterID: "one"}))
+		if err := s.PutMirror(limit(t, 10*time.Second), Mirror{Name: name, SourceClusterID: "two"}); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s was made twice: %v", name, err)
+		}
+	}
+}
+
+// checkStatesChanged is checkChanged for states. Leader epochs are the same: nothing else tells the two apart.
+func checkStatesChanged(t *testing.T, a, b *Store) {
+	t.Helper()
+	for i, st := range manyStates(8, 0) { // some of them are owned by either
+		s, other := []*Store{a, b}[i%2], []*Store{b, a}[i%2]
+		var before, newer PartitionState
+		eventually(t, 5*time.Second, "both read the same", func() bool {
+			before, _ = s.Look("dc1", st.ID)
+			newer, _ = other.Look("dc1", st.ID)
+			return before == newer
+		})
+		newer.Hint, before.Hint = fmt.Sprint("newer ", i), "by one that was stopped meanwhile"
+		before.LastMirrorEpoch = newer.LastMirrorEpoch + 5
+		must(t, other.PutState(limit(t, 10*time.Second), newer))
+		if err := s.PutState(limit(t, 10*time.Second), before); !errors.Is(err, ErrChanged) {
+			t.Errorf("%s stores what is based on something older than %s has stored: %v", s.cfg.Self.ProcessID, other.cfg.Self.ProcessID, err)
+		}
+		eventually(t, 5*time.Second, "the newer one shows", func() bool { got, _ := s.Look("dc1", st.ID); return got.Hint == newer.Hint })
+		now, _ := s.Look("dc1", st.ID)
+		if now.LastMirrorEpoch != newer.LastMirrorEpoch {
+			t.Errorf("last mirrored epoch %d of a state that was refused", now.LastMirrorEpoch)
+		}
+		now.Hint = "after another look"
+		must(t, s.PutState(limit(t, 10*time.Second), now))
+		if err := s.PutState(limit(t, 10*time.Second), PartitionState{Mirror: "dc1", ID: protocol.PartitionID{Topic: idB, Partition: int32(i)},
+			LastMirrorEpoch: -1, Base: -1}); err != nil {
+			t.Errorf("a state where there is none: %v", err)
+		}
 	}
 }
 

@@ -182,6 +182,9 @@ func stateRecords(s PartitionState, n int32) ([]record, error) {
 	}
 	k := kip1279.StateKey{Type: kip1279.RecordPartitionState, Mirror: s.Mirror, TopicID: s.ID.Topic, Partition: s.ID.Partition}
 	out := []record{newRecord(k, v, n)}
+	if s.Base != 0 {
+		out[0].base = new(max(s.Base-1, -1))
+	}
 	k.Type = kip1279.RecordLastMirrorEpochs
 	switch {
 	case s.LastMirrorEpoch >= 0:

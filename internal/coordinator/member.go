@@ -27,8 +27,8 @@ var (
 	ErrLoading = errors.New("the owner of the state is loading it")
 	// ErrFencedLeaderEpoch: a state was written for a newer leader epoch than the writer's (FENCED_LEADER_EPOCH), who leads no more.
 	ErrFencedLeaderEpoch = errors.New("another led the partition since")
-	// ErrChanged: a topic was changed by another process since it was read (INVALID_CLUSTER_MIRROR_STATES).
-	ErrChanged = errors.New("another process changed the topic meanwhile")
+	// ErrChanged: a mirror, topic or state was changed by another since it was read (INVALID_CLUSTER_MIRROR_STATES).
+	ErrChanged = errors.New("another command or process changed it meanwhile")
 )
 
 // Outcome is what became of one record or state. Offset is where its newest record lies in its partition of __mirror_state,

@@ -230,13 +230,13 @@ func (c *cluster) store(ctx context.Context, partition int32, changes []change) 
 				continue
 			}
 		}
+		if slices.ContainsFunc(list, c.outdated) {
+			out[i].Err = ErrChanged
+			continue
+		}
 		for _, r := range list {
 			if offset, same := c.table.same(r); same {
 				out[i].Offset = max(out[i].Offset, offset)
-				continue
-			}
-			if r.base != nil && *r.base != c.table.live(r.keyBytes) {
-				out[i].Err = ErrChanged
 				continue
 			}
 			records, of = append(records, r), append(of, i)
@@ -254,6 +254,14 @@ func (c *cluster) store(ctx context.Context, partition int32, changes []change) 
 		}
 	}
 	return out
+}
+
+// outdated reports whether a record was to replace another one than stands there. One that says the same was stored before, or need not be.
+func (c *cluster) outdated(r record) bool {
+	if _, same := c.table.same(r); same || r.base == nil {
+		return false
+	}
+	return *r.base != c.table.live(r.keyBytes)
 }
 
 // stateRecords encodes a state unless another leader's was stored since.
@@ -385,6 +393,6 @@ func (c *cluster) readOwn(ctx context.Context, partition int32, mirror string, i
 	if err := c.ready(ctx, c.shards[partition]); err != nil {
 		return ReadOutcome{Err: err}
 	}
-	s, ok := c.table.state(id)
+	s, ok := c.table.look(mirror, id)
 	return ReadOutcome{State: s, Known: ok && s.Mirror == mirror}
 }

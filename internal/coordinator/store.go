@@ -123,13 +123,20 @@ func (s *Store) TopicByName(name string) (Topic, bool) { return s.table.topicByN
 // Unknown.
 func (s *Store) State(id protocol.PartitionID) (PartitionState, bool) { return s.table.state(id) }
 
-// PutMirror stores a definition.
+// Look is State for who is to store one of a mirror, with PutState: see PartitionState.Base, which is set also where there is no state.
+func (s *Store) Look(mirror string, id protocol.PartitionID) (PartitionState, bool) {
+	return s.table.look(mirror, id)
+}
+
+// PutMirror stores a definition: one that was read from here replaces what was read, any other is a new one. What somebody has stored since
+// is not replaced (ErrChanged).
 func (s *Store) PutMirror(ctx context.Context, m Mirror) error {
 	if err := ValidateName(m.Name); err != nil {
 		return err
 	}
 	return s.write(ctx, func(n int32) ([]record, error) {
 		r, err := mirrorRecord(m, n)
+		r.base = new(m.base - 1)
 		return []record{r}, err
 	})
 }
@@ -194,7 +201,7 @@ func (s *Store) DeleteTopic(ctx context.Context, t Topic) error {
 	return s.write(ctx, func(n int32) ([]record, error) { return []record{newRecord(topicKey(t), nil, n)}, nil })
 }
 
-// PutState stores partition states. A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP; ForgetEpoch removes it.
+// PutState stores partition states, each in place of the one that its Base names, or not at all (ErrChanged). A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP; ForgetEpoch removes it.
 func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	for _, st := range states {
 		if err := ValidateName(st.Mirror); err != nil {

@@ -143,6 +143,7 @@ func (t *table) put(k kip1279.StateKey, value []byte, offset int64) error {
 		if err != nil {
 			return fmt.Errorf("partition %d of %s in mirror %s: %w", k.Partition, k.TopicID, k.Mirror, err)
 		}
+		state.Base = offset + 1
 		t.states[stateOf(k)], t.owner[stateOf(k).id] = state, k.Mirror
 	case *kip1279.JSONValue:
 		switch k.Type {
@@ -151,6 +152,7 @@ func (t *table) put(k kip1279.StateKey, value []byte, offset int64) error {
 			if err != nil {
 				return fmt.Errorf("mirror %s: %w", k.Mirror, err)
 			}
+			m.base = offset + 1
 			t.mirrors[k.Mirror] = m
 			return nil
 		case kip1279.RecordMirrorACL:
@@ -209,6 +211,22 @@ func stateOf(k kip1279.StateKey) stateID {
 func (t *table) state(id protocol.PartitionID) (PartitionState, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return t.stateLocked(id)
+}
+
+// look is state with the Base for a state of a mirror.
+func (t *table) look(mirror string, id protocol.PartitionID) (PartitionState, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s, ok := t.stateLocked(id)
+	s.Base = -1
+	if own, ok := t.states[stateID{mirror, id}]; ok {
+		s.Base = own.Base
+	}
+	return s, ok
+}
+
+func (t *table) stateLocked(id protocol.PartitionID) (PartitionState, bool) {
 	mirror, ok := t.owner[id]
 	if !ok {
 		return PartitionState{}, false
@@ -217,7 +235,7 @@ func (t *table) state(id protocol.PartitionID) (PartitionState, bool) {
 	if !ok {
 		s = PartitionState{Mirror: mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown}
 	}
-	s.LastMirrorEpoch = -1
+	s.Base, s.LastMirrorEpoch = 0, -1
 	if epoch, ok := t.epochs[stateID{mirror, id}]; ok {
 		s.LastMirrorEpoch = epoch
 	}

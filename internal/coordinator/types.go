@@ -15,6 +15,9 @@ type Mirror struct {
 	// SourceClusterID is the source's cluster id as seen at creation; a source that answers with another is refused.
 	SourceClusterID string
 	Created         time.Time
+
+	// base is one above the offset of the record that this was read from, 0 for none: PutMirror replaces that record only.
+	base int64
 }
 
 // Topic is a destination topic that a mirror owns. TopicID is the destination's, SourceTopicID the source's: no stock API
@@ -96,6 +99,15 @@ type PartitionState struct {
 	LeaderEpoch int32
 	// Aligned: the machine's, whether the log was brought to what it has in common with the source since it was started.
 	Aligned bool
+	// Base says which record of the partition's state this one replaces: PutState refuses it where another stands there (ErrChanged). Look
+	// sets it, to one above the record's offset, or -1 where there is none; 0 replaces any. State leaves it 0.
+	Base int64
+}
+
+// Over returns s as what replaces a state that Look has returned.
+func (s PartitionState) Over(read PartitionState) PartitionState {
+	s.Base = read.Base
+	return s
 }
 
 // ACL is a binding that a mirror created at the destination, in Kafka's names (resource type, pattern type, operation, permission).

@@ -40,6 +40,9 @@ func (m *Manager) AlterMirror(ctx context.Context, req admin.AlterRequest) (admi
 		case len(req.Changes) == 0:
 			return out, meanwhile(req.Mirror)
 		}
+		if err := m.cfg.Store.Fresh(ctx, req.Mirror); err != nil {
+			return admin.AlterResult{}, err
+		}
 	}
 	return admin.AlterResult{}, meanwhile(req.Mirror)
 }
@@ -93,7 +96,10 @@ func (m *Manager) alter(ctx context.Context, req admin.AlterRequest) (admin.Alte
 		return out, errMeanwhile
 	}
 	now.Config = req.Config
-	if err := m.cfg.Store.PutMirror(ctx, now); err != nil {
+	switch err := m.cfg.Store.PutMirror(ctx, now); {
+	case errors.Is(err, coordinator.ErrChanged): // by another process
+		return out, errMeanwhile
+	case err != nil:
 		return out, err
 	}
 	m.poke()

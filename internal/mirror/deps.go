@@ -56,5 +56,6 @@ type Store interface {
 	Fresh(ctx context.Context, mirror string) error
 	DeleteTopic(ctx context.Context, t coordinator.Topic) error
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
+	Look(mirror string, id protocol.PartitionID) (coordinator.PartitionState, bool)
 	PutState(ctx context.Context, states ...coordinator.PartitionState) error
 }

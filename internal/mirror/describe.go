@@ -29,9 +29,7 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 		if digest(old.Config) == digest(config) {
 			return nil
 		}
-		return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists,
-			Message: fmt.Sprintf("mirror %q exists with another configuration", name),
-			Hint:    "choose another name, or change it with kmirror alter", Exit: admin.ExitRefused}
+		return exists(name)
 	}
 	cluster, err := m.sources.clusterOf(ctx, name, config)
 	if err != nil {
@@ -46,7 +44,17 @@ func (m *Manager) CreateMirror(ctx context.Context, name string, config map[stri
 		return &admin.Error{Code: kip1279.InvalidRequest,
 			Message: "the source is the destination itself", Hint: "point bootstrap.servers at the other cluster", Exit: admin.ExitRefused}
 	}
-	return m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: cluster, Created: time.Now()})
+	err = m.cfg.Store.PutMirror(ctx, coordinator.Mirror{Name: name, Config: config, SourceClusterID: cluster, Created: time.Now()})
+	if errors.Is(err, coordinator.ErrChanged) { // another process was asked for it at the same time
+		return exists(name)
+	}
+	return err
+}
+
+func exists(mirror string) error {
+	return &admin.Error{Code: kip1279.ClusterMirrorAlreadyExists,
+		Message: fmt.Sprintf("mirror %q exists with another configuration", mirror),
+		Hint:    "choose another name, or change it with kmirror alter", Exit: admin.ExitRefused}
 }
 
 // ListMirrors returns the mirrors that are defined.

@@ -7,6 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/admin"
+	"kmirror/internal/coordinator"
+	"kmirror/protocol/kip1279"
 )
 
 // unreachable is an error about one of the clusters: it does not answer, or it answers that we may not.
@@ -26,6 +28,10 @@ func unreachable(what string, err error) error {
 func asError(err error) *admin.Error {
 	if e, ok := err.(*admin.Error); ok {
 		return e
+	}
+	if errors.Is(err, coordinator.ErrChanged) {
+		return &admin.Error{Code: kip1279.InvalidClusterMirrorStates, Message: err.Error(), Hint: "see describe, then try again",
+			Exit: admin.ExitRefused}
 	}
 	return &admin.Error{Code: -1, Message: err.Error(), Hint: "see the log of kmirror serve, then try again", Exit: admin.ExitFailed}
 }

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -33,6 +34,9 @@ type world struct {
 	mirrors  []coordinator.Mirror
 	topics   []coordinator.Topic
 	states   map[protocol.PartitionID]coordinator.PartitionState
+	bases    map[stateKey]int64 // see coordinator.PartitionState.Base
+	offset   int64
+	first    func()         // called once, right before something is stored: another process is faster
 	holding  map[int32]bool // brokers that still have an old log
 	putErr   error
 	fresh    func() // what others have stored shows
@@ -51,7 +55,7 @@ func newWorld() *world {
 		img: &kraft.Image{Offset: 1, Topics: map[protocol.UUID]*kraft.Topic{}, Names: map[string]protocol.UUID{},
 			Configs: map[kraft.ConfigResource]map[string]string{}},
 		changed: make(chan struct{}), roles: map[protocol.PartitionID]replica.Assignment{}, statuses: map[protocol.PartitionID]replica.Status{},
-		states: map[protocol.PartitionID]coordinator.PartitionState{},
+		states: map[protocol.PartitionID]coordinator.PartitionState{}, bases: map[stateKey]int64{},
 	}
 }
 
@@ -233,6 +237,11 @@ func (d data) Statuses() map[protocol.PartitionID]replica.Status {
 	return out
 }
 
+type stateKey struct {
+	mirror string
+	id     protocol.PartitionID
+}
+
 // store is the Store side of a world.
 type store struct{ *world }
 
@@ -252,6 +261,11 @@ func (s store) Mirror(name string) (coordinator.Mirror, bool) {
 	return coordinator.Mirror{}, false
 }
 func (s store) PutMirror(_ context.Context, def coordinator.Mirror) error {
+	if first := s.first; first != nil {
+		s.world.first = nil
+		first()
+		return coordinator.ErrChanged
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mirrors = slices.DeleteFunc(s.mirrors, func(d coordinator.Mirror) bool { return d.Name == def.Name })
@@ -309,6 +323,7 @@ func (s store) DeleteTopic(_ context.Context, t coordinator.Topic) error {
 	s.remove(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.bases, func(k stateKey, _ int64) bool { return k.mirror == t.Mirror && k.id.Topic == t.TopicID })
 	maps.DeleteFunc(s.states, func(id protocol.PartitionID, st coordinator.PartitionState) bool {
 		return id.Topic == t.TopicID && st.Mirror == t.Mirror
 	})
@@ -320,13 +335,33 @@ func (s store) State(id protocol.PartitionID) (coordinator.PartitionState, bool)
 	st, ok := s.states[id]
 	return st, ok
 }
+func (s store) Look(mirror string, id protocol.PartitionID) (coordinator.PartitionState, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.states[id]
+	if st.Base = s.bases[stateKey{mirror, id}]; st.Base == 0 {
+		st.Base = -1
+	}
+	return st, ok
+}
 func (s store) PutState(_ context.Context, states ...coordinator.PartitionState) error {
+	if first := s.first; first != nil {
+		s.world.first = nil
+		first()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.putErr != nil {
 		return s.putErr
 	}
 	for _, st := range states {
+		if now := cmp.Or(s.bases[stateKey{st.Mirror, st.ID}], -1); st.Base != 0 && st.Base != now {
+			return coordinator.ErrChanged
+		}
+	}
+	for _, st := range states {
+		s.offset++
+		s.bases[stateKey{st.Mirror, st.ID}], st.Base = s.offset, 0
 		s.stored = append(s.stored, "put state "+st.State.String()+" of "+st.Mirror)
 		switch old, ok := s.states[st.ID]; {
 		case st.LastMirrorEpoch == coordinator.ForgetEpoch:

@@ -310,7 +310,7 @@ func TestOtherSource(t *testing.T) {
 	}
 	next := mirrorTopic("orders", ordersID)
 	next.SourceTopicID, next.Started = protocol.UUID{8}, time.Now()
-	_ = store{w}.PutState(t.Context(), preparing(next)...)
+	_ = store{w}.PutState(t.Context(), m.preparing(next)...)
 	_ = store{w}.PutTopic(t.Context(), next)
 	rounds(t, m, 1)
 	if a := w.roles[orders0]; a.Role != replica.RoleTruncate || a.SourceTopicID != next.SourceTopicID {

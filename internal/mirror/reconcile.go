@@ -141,13 +141,17 @@ func (m *Manager) lookTopic(r *round, t coordinator.Topic, seen map[protocol.Par
 // look steps one partition's machine. Called with m.mu held.
 func (m *Manager) look(r *round, t coordinator.Topic, id protocol.PartitionID) {
 	p := m.parts[id]
-	if p == nil || !p.topic.Started.Equal(t.Started) || m.overtaken(p, r.img.Partition(id)) {
+	read, known := m.cfg.Store.Look(t.Mirror, id)
+	if p == nil || !p.topic.Started.Equal(t.Started) || known && m.overtaken(p, read, r.img.Partition(id)) {
 		// Taken up, or started anew: start has stored PREPARING before the topic. Nothing from before says anything about it. Or an
 		// operator has sent a FAILED one on.
-		p = m.load(t, id)
+		p = m.load(t, id, read, known)
 		m.parts[id] = p
 	}
-	p.topic = t
+	p.topic, p.read = t, read
+	if p.startsAnew(r.now) {
+		return
+	}
 	defer func() {
 		if p.dirty && !slices.Contains(r.store, p) {
 			r.store = append(r.store, p) // not stored in an earlier round, and nothing is asked for in this one
@@ -207,20 +211,32 @@ func (m *Manager) lookGone(r *round, p *part) {
 //
 // So are those that others have led since, when this process was stopped (SIGSTOP), say, and do not lead here again: they stored how far
 // they have come, the last mirrored epoch with it, and that must not be lost.
-func (m *Manager) overtaken(p *part, ip *kraft.Partition) bool {
-	s, ok := m.cfg.Store.State(p.id)
-	if ok && s.Mirror == p.topic.Mirror && s.LeaderEpoch > p.epoch && ip != nil && !m.cfg.Destination.Owns(ip.Leader) {
+func (m *Manager) overtaken(p *part, s coordinator.PartitionState, ip *kraft.Partition) bool {
+	if s.Mirror == p.topic.Mirror && s.LeaderEpoch > p.epoch && ip != nil && !m.cfg.Destination.Owns(ip.Leader) {
 		return true
 	}
-	return ok && !p.dirty && p.machine.State == statemachine.Failed && s.State != p.machine.State && s.Since.After(p.since)
+	return p.machine.State == statemachine.Failed && s.State != p.machine.State && s.Since.After(p.since)
+}
+
+// startsAnew reports whether a start has stored PREPARING and its topic is still to come: what the machine makes of the topic as it was is
+// not to be stored over it. A start that was cut short in between holds nothing up for long.
+func (p *part) startsAnew(now time.Time) bool {
+	s := p.read
+	if p.machine.State == s.State || s.State != statemachine.Preparing || s.Mirror != p.topic.Mirror || !s.Since.After(p.since) {
+		p.awaits = time.Time{}
+		return false
+	}
+	if p.awaits.IsZero() {
+		p.awaits = now
+	}
+	return now.Sub(p.awaits) < taskLimit
 }
 
 // load takes a partition over from what is stored.
-func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID) *part {
+func (m *Manager) load(t coordinator.Topic, id protocol.PartitionID, s coordinator.PartitionState, known bool) *part {
 	p := &part{topic: t, id: id, machine: statemachine.New(), since: time.Now(), loaded: time.Now(),
 		work: stopWork{settledAt: -1, settledEpoch: -1, lme: -1}}
-	s, ok := m.cfg.Store.State(id)
-	if !ok {
+	if !known {
 		return p
 	}
 	p.since, p.epoch = s.Since, s.LeaderEpoch
@@ -266,7 +282,7 @@ func (m *Manager) step(r *round, p *part, ev statemachine.Event) {
 		return
 	}
 	if p.machine.State != before {
-		p.since = r.now
+		p.since = later(r.now, p.since)
 		m.log.Info("partition state", "mirror", p.topic.Mirror, "topic", p.topic.Name, "partition", p.id.Partition,
 			"from", before.String(), "to", p.machine.State.String(), "reason", p.machine.Reason)
 	}
@@ -361,7 +377,7 @@ func (m *Manager) persist(ctx context.Context, r *round) bool {
 	}
 	states := make([]coordinator.PartitionState, 0, len(r.store))
 	for _, p := range r.store {
-		s := storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work)
+		s := storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work).Over(p.read)
 		if ip := r.img.Partition(p.id); ip != nil {
 			s.LeaderEpoch = max(ip.LeaderEpoch, 0) // who knows of an older leader than another has written for is refused
 		}

@@ -377,7 +377,7 @@ func (s *startRun) put(ctx context.Context, t coordinator.Topic, known *coordina
 	if err := s.unchanged(known, t.Name); err != nil {
 		return err
 	}
-	if err := s.m.cfg.Store.PutState(ctx, preparing(t)...); err != nil {
+	if err := s.m.cfg.Store.PutState(ctx, s.m.preparing(t)...); err != nil {
 		return err
 	}
 	s.m.fault("stored PREPARING")
@@ -429,15 +429,16 @@ func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *co
 
 // preparing returns the states of a topic's partitions at the very beginning. Their last mirrored epoch is what they are aligned to
 // (see alignEpoch).
-func preparing(t coordinator.Topic) []coordinator.PartitionState {
+func (m *Manager) preparing(t coordinator.Topic) []coordinator.PartitionState {
 	out := make([]coordinator.PartitionState, 0, t.Partitions)
 	for p := range t.Partitions {
 		epoch := alignEpoch(t, p)
 		if epoch < 0 {
 			epoch = coordinator.ForgetEpoch
 		}
-		out = append(out, coordinator.PartitionState{Mirror: t.Mirror, ID: protocol.PartitionID{Topic: t.TopicID, Partition: p},
-			State: statemachine.Preparing, Previous: statemachine.Unknown, Since: t.Started, LastMirrorEpoch: epoch})
+		was := m.stored(t, p)
+		out = append(out, coordinator.PartitionState{Mirror: t.Mirror, ID: was.ID, State: statemachine.Preparing, Previous: statemachine.Unknown,
+			Since: later(t.Started, was.Since), LastMirrorEpoch: epoch}.Over(was))
 	}
 	return out
 }

@@ -90,7 +90,7 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 			return err
 		}
 	}
-	// This took its time, and states can't be stored on condition: others may have done it, and more, if this process was stopped.
+	// This took its time: others may have done it, and more, if this process was stopped.
 	if err := m.cfg.Store.Fresh(ctx, t.Mirror); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (m *Manager) Grow(ctx context.Context, t coordinator.Topic, partitions int3
 	// The states first: whoever loads the topic is not to find partitions of which nothing is known.
 	grown := now
 	grown.Partitions = partitions
-	if err := m.cfg.Store.PutState(ctx, preparing(grown)[now.Partitions:]...); err != nil {
+	if err := m.cfg.Store.PutState(ctx, m.preparing(grown)[now.Partitions:]...); err != nil {
 		return err
 	}
 	defer m.poke()

@@ -125,10 +125,12 @@ func (m *Manager) outside(t coordinator.Topic, states ...statemachine.State) (in
 // taken the topic over since.
 func (m *Manager) stored(t coordinator.Topic, partition int32) coordinator.PartitionState {
 	id := protocol.PartitionID{Topic: t.TopicID, Partition: partition}
-	if st, ok := m.cfg.Store.State(id); ok && st.Mirror == t.Mirror {
+	st, ok := m.cfg.Store.Look(t.Mirror, id)
+	if ok && st.Mirror == t.Mirror {
 		return st
 	}
-	return coordinator.PartitionState{Mirror: t.Mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown, LastMirrorEpoch: -1}
+	return coordinator.PartitionState{Mirror: t.Mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown, LastMirrorEpoch: -1,
+		Base: st.Base}
 }
 
 // takenOver reports whether a topic that a mirror remembers is another mirror's now.
@@ -197,7 +199,8 @@ func (m *Manager) sendOn(ctx context.Context, t coordinator.Topic, partitions []
 				return err
 			}
 		}
-		states = append(states, storedState(machine, s.Mirror, s.ID, laterThan(s.Since), stopWork{lme: lme, end: s.StopEnd, epoch: s.StopEpoch}))
+		work := stopWork{lme: lme, end: s.StopEnd, epoch: s.StopEpoch}
+		states = append(states, storedState(machine, s.Mirror, s.ID, later(time.Now(), s.Since), work).Over(s))
 	}
 	if len(states) == 0 {
 		return nil
@@ -205,12 +208,12 @@ func (m *Manager) sendOn(ctx context.Context, t coordinator.Topic, partitions []
 	return m.cfg.Store.PutState(ctx, states...)
 }
 
-// laterThan is now, or right after a time that lies ahead by another process's clock.
-func laterThan(t time.Time) time.Time {
-	if now := time.Now(); now.After(t) {
+// later is now, or right after a time that lies ahead by another process's clock: of states that replace each other the later one is the newer.
+func later(now, than time.Time) time.Time {
+	if now.After(than) {
 		return now
 	}
-	return t.Add(time.Millisecond)
+	return than.Add(time.Millisecond)
 }
 
 // failed returns the partitions of a topic that are FAILED, as far as is stored.
