@@ -12,6 +12,7 @@ import (
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
 	"kmirror/protocol"
+	"kmirror/protocol/kraft"
 )
 
 // uncordonFor is how long node ids stay open for placement when another process is about to name them.
@@ -57,10 +58,24 @@ func (p *process) processes() []mirror.Process {
 	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true, Starting: p.judge.Fenced()}}
 	for _, m := range p.others() {
 		if pong, ok := p.peers.Answer(m); ok {
-			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready})
+			out = append(out, processOf(m, pong, p.broker.Image()))
 		} else if !p.peers.Alive(m) {
 			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Dead: true})
 		}
+	}
+	return out
+}
+
+// processOf is another process by its answer. Of one that refuses us the destination tells whether it is there for others: both may have
+// fenced themselves, and each would wait for the other to lead, also in a stop.
+func processOf(m coordinator.Member, pong peers.Pong, img *kraft.Image) mirror.Process {
+	out := mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready}
+	if pong.Refused {
+		out.Leaving = false
+		out.Starting = !slices.ContainsFunc(m.NodeIDs, func(id int32) bool {
+			b := img.Brokers[id]
+			return b != nil && !b.Fenced && !b.InControlledShutdown
+		})
 	}
 	return out
 }

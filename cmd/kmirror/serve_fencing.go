@@ -32,7 +32,10 @@ func (c *Config) clientListeners() (names []string) {
 // needed reports whether a mirror topic is being stopped, which takes a process that leads it, and no other one is there for that. Who
 // fails over wants to get away from what is broken.
 func (p *process) needed() bool {
-	return p.manager.Stopping() && !slices.ContainsFunc(p.processes(), func(o mirror.Process) bool {
-		return !o.Self && !o.Dead && !o.Starting && !o.Leaving
-	})
+	return p.manager.Stopping() && !relieved(p.processes())
+}
+
+// relieved reports whether another process may lead what this one does not.
+func relieved(processes []mirror.Process) bool {
+	return slices.ContainsFunc(processes, func(o mirror.Process) bool { return !o.Self && !o.Dead && !o.Starting && !o.Leaving })
 }

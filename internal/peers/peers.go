@@ -25,10 +25,12 @@ type Pong struct {
 	// Ready: it may be given partitions. Leaving: it hands over what it has.
 	Ready   bool `json:"ready"`
 	Leaving bool `json:"leaving,omitempty"`
+	// Refused: the process and this one don't accept each other, and all else is from before that, or a guess. It is never sent.
+	Refused bool `json:"-"`
 }
 
 func (p Pong) same(o Pong) bool {
-	return p.Ready == o.Ready && p.Leaving == o.Leaving && slices.Equal(p.Unreachable, o.Unreachable) && slices.Equal(p.NodeIDs, o.NodeIDs)
+	return p.Ready == o.Ready && p.Leaving == o.Leaving && p.Refused == o.Refused && slices.Equal(p.Unreachable, o.Unreachable) && slices.Equal(p.NodeIDs, o.NodeIDs)
 }
 
 // ErrRefused is wrapped by a Pinger's error when somebody answers who does not want to hear us, or whom we don't trust.
@@ -231,6 +233,7 @@ func (p *Peers) refused(w *peer, err error) {
 	if w.pong != nil {
 		pong = *w.pong
 	}
+	pong.Refused = true
 	p.mu.Unlock()
 	p.alive(w, pong)
 }

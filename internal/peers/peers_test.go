@@ -188,7 +188,7 @@ func TestRefusedIsAlive(t *testing.T) {
 		f.set("b:1", nil, fmt.Errorf("%w: add me", ErrRefused))
 		until(t, p, b, true)
 		time.Sleep(10 * time.Second)
-		if pong, ok := p.Answer(b); !ok || !p.Alive(b) || !pong.Ready || pong.NodeIDs[0] != 9003 {
+		if pong, ok := p.Answer(b); !ok || !p.Alive(b) || !pong.Ready || !pong.Refused || pong.NodeIDs[0] != 9003 {
 			t.Errorf("answer: %+v %v", pong, ok)
 		}
 		changed := p.Changed()
