@@ -29,6 +29,9 @@ type StateOwner interface {
 	WriteStates(ctx context.Context, states []coordinator.PartitionState) []coordinator.Outcome
 	WriteRecords(ctx context.Context, records []coordinator.Record) []coordinator.Outcome
 	OwnStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []coordinator.ReadOutcome
+	// PassStates and ReadStates are for who is no process, and knows of no owners: each state is written and read at its own.
+	PassStates(ctx context.Context, states []coordinator.PartitionState) []coordinator.Outcome
+	ReadStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []coordinator.ReadOutcome
 	Topics() []coordinator.Topic
 }
 
@@ -54,6 +57,7 @@ var stateCodes = []struct {
 }{
 	{coordinator.ErrNotCoordinator, kip1279.NotCoordinator},
 	{coordinator.ErrLoading, kip1279.CoordinatorLoadInProgress},
+	{coordinator.ErrUnreachable, kip1279.CoordinatorNotAvailable},
 	{coordinator.ErrFencedLeaderEpoch, kip1279.FencedLeaderEpoch},
 	{coordinator.ErrChanged, kip1279.InvalidClusterMirrorStates},
 	{errNoState, kip1279.InvalidRequest},
@@ -126,102 +130,6 @@ func (s *Server) topicIDOf(mirror, name string, tags kip1279.Tags) (protocol.UUI
 		}
 	}
 	return protocol.UUID{}, false
-}
-
-// writeStates serves WriteMirrorStates. A peer that knows the KIP alone says state and last mirrored epoch; the state UNKNOWN leaves
-// the stored one.
-func (s *Server) writeStates(
-	ctx context.Context, req *kip1279.WriteMirrorStatesRequest, resp *kip1279.WriteMirrorStatesResponse,
-) {
-	var states []coordinator.PartitionState
-	var at []*kip1279.PartitionOutcome // of states
-	resp.Topics = make([]kip1279.PartitionOutcomes, len(req.Topics))
-	for i, t := range req.Topics {
-		out := &resp.Topics[i]
-		out.Name, out.Partitions = t.Name, make([]kip1279.PartitionOutcome, len(t.Partitions))
-		id, known := s.topicIDOf(req.MirrorName, t.Name, t.Tags)
-		for j, p := range t.Partitions {
-			o := &out.Partitions[j]
-			o.PartitionIndex = p.PartitionIndex
-			if !known {
-				o.ErrorCode = kip1279.UnknownTopicOrPartition
-				continue
-			}
-			st, err := s.stateOf(ctx, req.MirrorName, protocol.PartitionID{Topic: id, Partition: p.PartitionIndex}, p)
-			if err != nil {
-				o.ErrorCode, o.ErrorMessage = stateCode(err)
-				continue
-			}
-			states, at = append(states, st), append(at, o)
-		}
-	}
-	for i, outcome := range s.cfg.States.WriteStates(ctx, states) {
-		at[i].ErrorCode, at[i].ErrorMessage = stateCode(outcome.Err)
-		at[i].Extra = binary.BigEndian.AppendUint64(nil, uint64(outcome.Offset))
-	}
-}
-
-func (s *Server) stateOf(
-	ctx context.Context, mirror string, id protocol.PartitionID, p kip1279.WriteStatePartition,
-) (coordinator.PartitionState, error) {
-	if b := ownTag(p.Tags); b != nil {
-		st, err := coordinator.DecodeState(mirror, id, p.LastMirrorEpoch, b)
-		if base := tagged(p.Tags, baseTag); len(base) == 8 {
-			st.Base = int64(binary.BigEndian.Uint64(base))
-		}
-		return st, err
-	}
-	known := s.cfg.States.OwnStates(ctx, mirror, []protocol.PartitionID{id})[0]
-	if known.Err != nil {
-		return coordinator.PartitionState{}, known.Err
-	}
-	st, err := coordinator.FromKIP(mirror, id, known, p.State, p.LastMirrorEpoch)
-	if err != nil {
-		err = fmt.Errorf("%w: %w", errNoState, err)
-	}
-	return st, err
-}
-
-// readStates serves ReadMirrorStates.
-func (s *Server) readStates(ctx context.Context, req *kip1279.ReadMirrorStatesRequest, resp *kip1279.ReadMirrorStatesResponse) {
-	for _, t := range req.Topics {
-		out := kip1279.StateTopic{Name: t.Name}
-		id, known := s.topicIDOf(req.MirrorName, t.Name, t.Tags)
-		ids := make([]protocol.PartitionID, 0, len(t.Partitions))
-		for _, p := range t.Partitions {
-			ids = append(ids, protocol.PartitionID{Topic: id, Partition: p.PartitionIndex})
-		}
-		var states []coordinator.ReadOutcome
-		if known {
-			states = s.cfg.States.OwnStates(ctx, req.MirrorName, ids)
-		}
-		for i, p := range t.Partitions {
-			a := kip1279.StatePartition{PartitionIndex: p.PartitionIndex, LastMirrorEpoch: -1, State: -1, PreviousState: -1}
-			switch {
-			case !known:
-				a.ErrorCode = kip1279.UnknownTopicOrPartition
-			case states[i].Err != nil:
-				a.ErrorCode, a.ErrorMessage = stateCode(states[i].Err)
-			case states[i].Known:
-				fillState(&a, states[i].State)
-			}
-			out.Partitions = append(out.Partitions, a)
-		}
-		resp.Topics = append(resp.Topics, out)
-	}
-}
-
-func fillState(a *kip1279.StatePartition, st coordinator.PartitionState) {
-	a.LastMirrorEpoch, a.State, a.PreviousState, a.RetryAttempt = st.LastMirrorEpoch, int8(st.State), int8(st.Previous), st.Retry
-	if st.Error != "" {
-		a.ErrorMessage = &st.Error
-	}
-	b, err := coordinator.EncodeState(st)
-	if err != nil {
-		a.ErrorCode, a.ErrorMessage = stateCode(err)
-		return
-	}
-	a.Tags = withTag(b)
 }
 
 // betweenProcesses serves the verbs between processes; false for others.
@@ -382,12 +290,8 @@ func (p *Peers) WriteStates(
 				req.Topics = append(req.Topics, kip1279.WriteStateTopic{Name: st.ID.Topic.String(), Tags: withTag(st.ID.Topic[:])})
 			}
 			t := &req.Topics[len(req.Topics)-1]
-			tags := withTag(value)
-			if st.Base != 0 {
-				tags = append(tags, kip1279.Tag{Number: baseTag, Value: binary.BigEndian.AppendUint64(nil, uint64(st.Base))})
-			}
 			t.Partitions = append(t.Partitions, kip1279.WriteStatePartition{PartitionIndex: st.ID.Partition,
-				LastMirrorEpoch: st.LastMirrorEpoch, State: int8(st.State), Tags: tags})
+				LastMirrorEpoch: st.LastMirrorEpoch, State: int8(st.State), Tags: withState(value, st)})
 		}
 		resp := &kip1279.WriteMirrorStatesResponse{}
 		if err := c.call(ctx, req, resp); err != nil {
@@ -480,7 +384,7 @@ func (p *Peers) ReadStates(
 			o := coordinator.ReadOutcome{Err: stateError(a.ErrorCode, a.ErrorMessage)}
 			if b := ownTag(a.Tags); o.Err == nil && b != nil {
 				o.Known = true
-				if o.State, err = coordinator.DecodeState(mirror, ids[len(out)], a.LastMirrorEpoch, b); err != nil {
+				if o.State, err = decodeState(mirror, ids[len(out)], a.LastMirrorEpoch, b, a.Tags); err != nil {
 					return nil, err
 				}
 			}

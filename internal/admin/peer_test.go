@@ -23,6 +23,7 @@ type owner struct {
 	records  []coordinator.Record
 	errs     []error // of what comes next, in order; then none
 	received [][]coordinator.PartitionState
+	passed   int
 }
 
 func (o *owner) next() error {
@@ -42,6 +43,17 @@ func (o *owner) WriteStates(_ context.Context, states []coordinator.PartitionSta
 		o.states[st.ID] = st
 	}
 	return out
+}
+
+// PassStates and ReadStates find the owner, which is this one, and note that they were asked to.
+func (o *owner) PassStates(ctx context.Context, states []coordinator.PartitionState) []coordinator.Outcome {
+	o.passed++
+	return o.WriteStates(ctx, states)
+}
+
+func (o *owner) ReadStates(ctx context.Context, mirror string, ids []protocol.PartitionID) []coordinator.ReadOutcome {
+	o.passed++
+	return o.OwnStates(ctx, mirror, ids)
 }
 
 func (o *owner) WriteRecords(_ context.Context, records []coordinator.Record) []coordinator.Outcome {
@@ -120,6 +132,9 @@ func TestStatesBetweenProcesses(t *testing.T) {
 			t.Errorf("outcome %d: %+v", i, got[i])
 		}
 	}
+	if o.passed > 0 {
+		t.Error("a process has its own states passed on")
+	}
 	var ids []protocol.PartitionID
 	for _, i := range []int{0, 2, 3} {
 		ids = append(ids, states[i].ID)
@@ -130,7 +145,6 @@ func TestStatesBetweenProcesses(t *testing.T) {
 		t.Fatalf("%+v, %v", read, err)
 	}
 	for i, k := range []int{0, 2, 3} {
-		states[k].Base = 0 // only for who writes
 		if !read[i].Known || read[i].Err != nil || read[i].State != states[k] {
 			t.Errorf("read %+v, want %+v", read[i], states[k])
 		}
@@ -211,6 +225,9 @@ func TestStatesOfAPeerThatKnowsOnlyTheKIP(t *testing.T) {
 		{Name: "orders", Partitions: []kip1279.ReadStatePartition{{PartitionIndex: 4}, {PartitionIndex: 7}}},
 	}}, read); err != nil {
 		t.Fatal(err)
+	}
+	if o.passed != 5 { // three states are read before they are written
+		t.Errorf("owners were asked %d times for who knows of none", o.passed)
 	}
 	parts := read.Topics[0].Partitions
 	if parts[0].State != int8(statemachine.Stopping) || parts[0].LastMirrorEpoch != 9 || parts[0].RetryAttempt != -1 ||

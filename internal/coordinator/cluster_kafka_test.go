@@ -289,6 +289,17 @@ func checkReads(t *testing.T, a, b *Store) {
 			eventually(t, 30*time.Second, "the same in what was read here", func() bool { l, _ := s.State(ids[i]); return l == r.State })
 		}
 	}
+	var states []PartitionState
+	for i, r := range a.ReadStates(limit(t, 5*time.Second), "dc1", ids) {
+		r.State.Hint = fmt.Sprint("passed on ", i)
+		states = append(states, r.State)
+	}
+	for i, o := range b.PassStates(limit(t, 10*time.Second), states) {
+		if o.Err != nil || o.Offset < 0 {
+			t.Errorf("%+v", o)
+		}
+		eventually(t, 5*time.Second, "what was passed on", func() bool { s, _ := a.State(ids[i]); return s.Hint == states[i].Hint })
+	}
 	refused := 0
 	for _, r := range a.OwnStates(limit(t, 30*time.Second), "dc1", ids) {
 		if errors.Is(r.Err, ErrNotCoordinator) {

@@ -161,7 +161,7 @@ func DecodeState(mirror string, id protocol.PartitionID, lastMirrorEpoch int32, 
 func FromKIP(mirror string, id protocol.PartitionID, known ReadOutcome, state int8, lastMirrorEpoch int32) (PartitionState, error) {
 	s := known.State
 	if !known.Known {
-		s = PartitionState{Mirror: mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown}
+		s = PartitionState{Mirror: mirror, ID: id, State: statemachine.Unknown, Previous: statemachine.Unknown, Base: known.State.Base}
 	}
 	to := stateFrom(state)
 	if _, err := statemachine.ParseState(to.String()); err != nil {

@@ -70,11 +70,11 @@ func (c *cluster) put(ctx context.Context, changes []change) error {
 
 // retriable reports whether a change may be stored by another attempt.
 func retriable(err error) bool {
-	return errors.Is(err, ErrNotCoordinator) || errors.Is(err, ErrLoading) || errors.Is(err, errUnreachable)
+	return errors.Is(err, ErrNotCoordinator) || errors.Is(err, ErrLoading) || errors.Is(err, ErrUnreachable)
 }
 
-// errUnreachable: the owner did not answer; it may have stored the change all the same.
-var errUnreachable = errors.New("the owner of the state does not answer")
+// ErrUnreachable: the owner did not answer; it may have stored the change all the same.
+var ErrUnreachable = errors.New("the owner of the state does not answer")
 
 // summary is nil, the only error, or the first of several with their number.
 func summary(errs []error) error {
@@ -170,7 +170,7 @@ func (c *cluster) ask(ctx context.Context, to Member, changes []change) []Outcom
 			err = fmt.Errorf("%d outcomes for %d changes", len(out), n)
 		}
 		if err != nil {
-			return all(n, fmt.Errorf("%w: %s at %s: %w", errUnreachable, to.ProcessID, to.Admin, err))
+			return all(n, fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, to.ProcessID, to.Admin, err))
 		}
 		return out
 	}
@@ -185,7 +185,7 @@ func (c *cluster) ask(ctx context.Context, to Member, changes []change) []Outcom
 		o := (*from)[0]
 		*from = (*from)[1:]
 		if o.Err == nil && o.Offset >= 0 && c.reached(ctx, ch.record.partition, o.Offset) != nil {
-			o.Err = fmt.Errorf("%w: what it stored at offset %d can't be read yet", errUnreachable, o.Offset)
+			o.Err = fmt.Errorf("%w: what it stored at offset %d can't be read yet", ErrUnreachable, o.Offset)
 		}
 		out = append(out, o)
 	}
@@ -377,7 +377,7 @@ func (c *cluster) states(ctx context.Context, mirror string, ids []protocol.Part
 			got, err := c.peer.ReadStates(ctx, members[process], mirror, asked)
 			for k, i := range list {
 				if err != nil || k >= len(got) {
-					out[i].Err = errors.Join(errUnreachable, err)
+					out[i].Err = errors.Join(ErrUnreachable, err)
 					continue
 				}
 				out[i] = got[k]

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -53,6 +54,37 @@ func (s *Store) WriteStates(ctx context.Context, states []PartitionState) []Outc
 		}
 	}
 	return c.asked(ctx, c.stateChanges(states))
+}
+
+// PassStates has the owners of states store them, and says of each, in their order, what became of it. What moves to another owner
+// meanwhile, or is being loaded, is tried again for a while.
+func (s *Store) PassStates(ctx context.Context, states []PartitionState) []Outcome {
+	c := s.shared()
+	if c == nil {
+		return all(len(states), ErrLoading)
+	}
+	for _, st := range states {
+		if err := ValidateName(st.Mirror); err != nil {
+			return all(len(states), err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerLimit)
+	defer cancel()
+	changes := c.stateChanges(states)
+	out := c.round(ctx, changes)
+	for back := 20 * time.Millisecond; pause(ctx, back); back = min(2*back, routeMost) {
+		var again []int
+		for i, o := range out {
+			if retriable(o.Err) {
+				again = append(again, i)
+			}
+		}
+		if len(again) == 0 {
+			break
+		}
+		fill(out, again, c.round(ctx, pick(changes, again)))
+	}
+	return out
 }
 
 // WriteRecords stores records for another process, as WriteStates does. Records that are not understood are an error for all.
