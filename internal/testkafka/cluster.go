@@ -55,9 +55,11 @@ func Launch(ctx context.Context, dir string, o Options, log io.Writer) (*Cluster
 	if lib.slow != nil {
 		fmt.Fprintf(log, "%s: nodes start slowly, no class data archive: %v\n", o.Name, lib.slow)
 	}
-	format, err := lib.formatted(ctx, o.FormatArgs)
-	if err != nil {
-		return nil, fmt.Errorf("testkafka: %w", err)
+	format := ""
+	if !o.ZooKeeper {
+		if format, err = lib.formatted(ctx, o.FormatArgs); err != nil {
+			return nil, fmt.Errorf("testkafka: %w", err)
+		}
 	}
 	begin := time.Now()
 	for try := 1; ; try++ {
@@ -82,7 +84,10 @@ func (c *Cluster) launch(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, launchLimit)
 	defer cancel()
-	return c.up(ctx)
+	if err := c.up(ctx); err != nil {
+		return err
+	}
+	return c.learnID(ctx)
 }
 
 // layOut makes the nodes' ports, directories and configurations.

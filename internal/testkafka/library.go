@@ -44,6 +44,9 @@ type bundle struct {
 }
 
 func kafkaBundle(version string) bundle {
+	if beforeFour(version) {
+		return oldBundle(version)
+	}
 	return bundle{name: "kafka-" + version, nodes: true, artifacts: []artifact{
 		{"org.apache.kafka", "kafka_2.13", version},
 		{"org.apache.kafka", "kafka-tools", version},

@@ -31,6 +31,7 @@ type Node struct {
 	Broker     bool
 	Controller bool
 
+	keeper     bool // ZooKeeper's
 	cluster    *Cluster
 	dir        string
 	ports      map[string]int
@@ -93,6 +94,9 @@ func (n *Node) formatDir(directory protocol.UUID) error {
 	if err := os.MkdirAll(n.LogDir(), 0o755); err != nil {
 		return err
 	}
+	if n.cluster.opts.ZooKeeper {
+		return nil
+	}
 	if err := os.CopyFS(n.LogDir(), os.DirFS(n.cluster.format)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -116,7 +120,7 @@ func (n *Node) Spawn() error {
 		return err
 	}
 	l, o := n.cluster.lib, n.cluster.opts
-	args := append(l.javaArgs(o.Heap, nodeLogConfig, o.JVM...), "kafka.Kafka", n.configFile())
+	args := append(l.javaArgs(o.Heap, nodeLogConfig, o.JVM...), n.mainClass(), n.configFile())
 	cmd := exec.Command(l.java, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.dir, out, out
 	p, err := startProcess(cmd)

@@ -57,6 +57,8 @@ type Options struct {
 	// Advertised are addresses (host:port) that nodes name instead of their own to whoever connects to a listener, by node id and
 	// the listener's name: those of proxies in front of it.
 	Advertised map[int32]map[string]string
+	// ZooKeeper makes a cluster of a version before 4, with a node of ZooKeeper instead of controllers.
+	ZooKeeper bool
 	// Heap is the JVM's -Xmx. Default "256m".
 	Heap string
 	// JVM are further arguments of the nodes' JVMs.
@@ -109,7 +111,7 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := protocol.ParseUUID(o.ClusterID); err != nil {
 		return o, fmt.Errorf("testkafka: cluster id: %w", err)
 	}
-	return o, nil
+	return o, o.checkZooKeeper()
 }
 
 func (o Options) interBroker() string {
@@ -121,6 +123,9 @@ func (o Options) interBroker() string {
 
 // plan returns the cluster's nodes without ports.
 func (o Options) plan() []*Node {
+	if o.ZooKeeper {
+		return o.planZooKeeper()
+	}
 	var nodes []*Node
 	for i := range o.Brokers {
 		n := &Node{ID: o.BaseID + int32(i), Broker: true, Controller: o.Controllers == 0 && i < o.Combined}
@@ -140,6 +145,9 @@ func (o Options) listenerNames(n *Node) []string {
 	}
 	if n.Controller {
 		names = append(names, ControllerListener)
+	}
+	if n.keeper {
+		names = append(names, keeperListener)
 	}
 	return names
 }
@@ -189,6 +197,9 @@ func (o Options) properties(n *Node, nodes []*Node) map[string]string {
 	p["listener.security.protocol.map"] = strings.Join(protocols, ",")
 	if n.Broker {
 		p["inter.broker.listener.name"] = o.interBroker()
+	}
+	if o.ZooKeeper {
+		p = o.withZooKeeper(n, nodes, p)
 	}
 	maps.Copy(p, o.Properties)
 	maps.Copy(p, o.NodeProperties[n.ID])

@@ -82,7 +82,7 @@ func (n *Node) hasStarted() (bool, error) {
 		return false, err
 	}
 	text, err := io.ReadAll(f)
-	return strings.Contains(string(text), startedLine), err
+	return strings.Contains(string(text), n.started()), err
 }
 
 // askBrokers returns nil once the node's metadata names all of the given brokers.

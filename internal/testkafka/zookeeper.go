@@ -1,0 +1,137 @@
+package testkafka
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Kafka versions with ZooKeeper under test.
+const (
+	// FirstOfAll is the oldest version that Kafka 4's clients speak to (KIP-896).
+	FirstOfAll = "2.1.1"
+	// LastOfTwo is the last of version 2.
+	LastOfTwo = "2.8.2"
+)
+
+const (
+	// keeperListener is where brokers find ZooKeeper, keeperID the id of its node.
+	keeperListener = "ZOOKEEPER"
+	keeperID       = 201
+	// zooKeeperVersion takes the place of the one that Kafka depends on: those before 3.5.8 find no server on Java 14 and later
+	// (ZOOKEEPER-3779).
+	zooKeeperVersion = "3.5.10"
+)
+
+// beforeFour reports whether a version of Kafka is one that can have ZooKeeper.
+func beforeFour(version string) bool {
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	return err == nil && n < 4
+}
+
+// oldBundle is Kafka with ZooKeeper. Its logging goes the way that Kafka 4's does.
+func oldBundle(version string) bundle {
+	return bundle{name: "kafka-" + version, artifacts: []artifact{
+		{"org.apache.kafka", "kafka_2.12", version},
+		{"org.apache.zookeeper", "zookeeper", zooKeeperVersion},
+		{"org.apache.logging.log4j", "log4j-slf4j-impl", log4jVersion},
+		{"org.apache.logging.log4j", "log4j-1.2-api", log4jVersion},
+	}}
+}
+
+// checkZooKeeper checks the options of a cluster with ZooKeeper, and that others don't need it.
+func (o Options) checkZooKeeper() error {
+	switch {
+	case o.ZooKeeper && (!beforeFour(o.Version) || o.Controllers > 0 || o.Combined > 1 || o.security != nil || len(o.FormatArgs) > 0):
+		return fmt.Errorf("testkafka: cluster %q: with ZooKeeper the version is below 4, and there are no controllers, security or format", o.Name)
+	case !o.ZooKeeper && beforeFour(o.Version):
+		return fmt.Errorf("testkafka: cluster %q: version %s runs with ZooKeeper only", o.Name, o.Version)
+	}
+	return nil
+}
+
+// planZooKeeper is plan for a cluster with ZooKeeper, one node of it, whatever the number of brokers.
+func (o Options) planZooKeeper() []*Node {
+	var nodes []*Node
+	for i := range o.Brokers {
+		nodes = append(nodes, &Node{ID: o.BaseID + int32(i), Broker: true})
+	}
+	return append(nodes, &Node{ID: keeperID, keeper: true})
+}
+
+// withZooKeeper turns the properties of a KRaft broker into those of one with ZooKeeper, or of ZooKeeper itself.
+func (o Options) withZooKeeper(n *Node, nodes []*Node, p map[string]string) map[string]string {
+	if n.keeper {
+		host, port, _ := net.SplitHostPort(n.Addr(keeperListener))
+		return map[string]string{"dataDir": n.LogDir(), "clientPort": port, "clientPortAddress": host, "admin.enableServer": "false",
+			"maxClientCnxns": "0", "tickTime": "1000"}
+	}
+	for key := range p {
+		if key == "node.id" || key == "process.roles" || strings.HasPrefix(key, "controller.") || strings.HasPrefix(key, "share.") {
+			delete(p, key)
+		}
+	}
+	p["broker.id"] = strconv.Itoa(int(n.ID))
+	p["zookeeper.connect"] = nodes[len(nodes)-1].Addr(keeperListener)
+	p["zookeeper.connection.timeout.ms"] = "60000"
+	p["zookeeper.session.timeout.ms"] = "6000"
+	return p
+}
+
+// mainClass is what the node runs.
+func (n *Node) mainClass() string {
+	if n.keeper {
+		return "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+	}
+	return "kafka.Kafka"
+}
+
+// started is what the node logs at the end of its start-up.
+func (n *Node) started() string {
+	switch {
+	case n.keeper:
+		return "binding to port"
+	case n.cluster.opts.ZooKeeper:
+		return fmt.Sprintf("[KafkaServer id=%d] started", n.ID)
+	}
+	return startedLine
+}
+
+// learnID asks for the cluster's id, which with ZooKeeper the first broker makes up.
+func (c *Cluster) learnID(ctx context.Context) error {
+	if !c.opts.ZooKeeper {
+		return nil
+	}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	resp, err := ask(ctx, c.nodes[0].Addr(c.opts.Listeners[0]), req)
+	if err != nil {
+		return err
+	}
+	if id := resp.(*kmsg.MetadataResponse).ClusterID; id != nil {
+		c.opts.ClusterID = *id
+	}
+	return nil
+}
+
+// Advertise has a node that does not run name another address (host:port) for a listener when it starts again.
+func (n *Node) Advertise(listener, addr string) error {
+	if n.PID() != 0 {
+		return fmt.Errorf("%v runs: it keeps its addresses", n)
+	}
+	all := strings.Split(cmp.Or(n.properties["advertised.listeners"], n.properties["listeners"]), ",")
+	for i, at := range all {
+		if name, _, _ := strings.Cut(at, "://"); name == listener {
+			all[i] = name + "://" + addr
+		}
+	}
+	n.properties["advertised.listeners"] = strings.Join(all, ",")
+	return os.WriteFile(n.configFile(), formatProperties(n.properties), 0o644)
+}
