@@ -25,10 +25,18 @@ func (k *checker) add(key, format string, args ...any) {
 // problems returns all that is wrong, each line with the key and what to do.
 func (c *Config) problems() []string {
 	k := &checker{}
-	c.checkIdentity(k)
-	c.checkAddresses(k)
-	c.checkDestination(k)
-	c.checkListeners(k)
+	c.checkCluster(k)
+	k.bind("http", c.HTTP, false)
+	k.servers("destination.bootstrap_servers", c.Destination.BootstrapServers, "brokers of the destination")
+	k.client("destination.client", c.Destination.Client)
+	if c.alone() {
+		c.checkAlone(k)
+	} else {
+		c.checkIDs(k)
+		c.checkAdmin(k)
+		c.checkDestination(k)
+		c.checkListeners(k)
+	}
 	c.checkGateways(k)
 	c.checkChoices(k)
 	c.checkNumbers(k)
@@ -36,12 +44,15 @@ func (c *Config) problems() []string {
 	return k.problems
 }
 
-func (c *Config) checkIdentity(k *checker) {
+func (c *Config) checkCluster(k *checker) {
 	if c.ClusterID != "" {
 		if _, err := protocol.ParseUUID(c.ClusterID); err != nil {
 			k.add("cluster_id", "%v; see kafka-cluster cluster-id, or leave it out", err)
 		}
 	}
+}
+
+func (c *Config) checkIDs(k *checker) {
 	if len(c.NodeIDs) < 2 {
 		k.add("node_ids", "%d given; give at least two broker ids that no broker of the destination has, such as [9001, 9002]",
 			len(c.NodeIDs))
@@ -56,13 +67,12 @@ func (c *Config) checkIdentity(k *checker) {
 	}
 }
 
-func (c *Config) checkAddresses(k *checker) {
+func (c *Config) checkAdmin(k *checker) {
 	k.bind("admin", c.Admin.Bind, true)
 	if c.Admin.Advertised != "" {
 		k.hostPort("admin.advertised", c.Admin.Advertised)
 	}
 	k.access(c.Admin)
-	k.bind("http", c.HTTP, false)
 }
 
 // access checks who may use the admin listener.
@@ -142,26 +152,23 @@ func loopback(address string) bool {
 
 func (c *Config) checkDestination(k *checker) {
 	d := c.Destination
-	k.servers("destination.bootstrap_servers", d.BootstrapServers, "brokers of the destination")
 	k.servers("destination.controllers", d.Controllers, "controllers of the destination")
-	for _, leg := range []struct {
-		key   string
-		props map[string]string
-	}{
-		{"destination.client", d.Client}, {"destination.controller_client", d.ControllerClient},
-		{"destination.replication_client", d.ReplicationClient},
-	} {
-		if err := clientconf.CheckSecrets(leg.props); err != nil {
-			k.add(leg.key, "%v", err)
-		} else if _, _, err := clientconf.Options(leg.props, nil); err != nil {
-			k.add(leg.key, "%v", err)
-		}
-		if _, ok := leg.props["bootstrap.servers"]; ok {
-			k.add(leg.key, "bootstrap.servers belongs into destination.bootstrap_servers; remove it here")
-		}
-	}
+	k.client("destination.controller_client", d.ControllerClient)
+	k.client("destination.replication_client", d.ReplicationClient)
 	if d.InterBrokerListener == "" {
 		k.add("destination.inter_broker_listener", "missing; give inter.broker.listener.name of the destination's brokers")
+	}
+}
+
+// client checks the properties of one kind of connections.
+func (k *checker) client(key string, props map[string]string) {
+	if err := clientconf.CheckSecrets(props); err != nil {
+		k.add(key, "%v", err)
+	} else if _, _, err := clientconf.Options(props, nil); err != nil {
+		k.add(key, "%v", err)
+	}
+	if _, ok := props["bootstrap.servers"]; ok {
+		k.add(key, "bootstrap.servers belongs into destination.bootstrap_servers; remove it here")
 	}
 }
 

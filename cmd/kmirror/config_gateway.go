@@ -98,22 +98,25 @@ func (g GatewayConfig) files(l ListenerConfig) *TLSFiles {
 	return l.TLS
 }
 
+// gatewayKey names a gateway in messages.
+func gatewayKey(i int) string { return fmt.Sprintf("gateway[%d]", i) }
+
 func (c *Config) checkGateways(k *checker) {
 	for i, g := range c.Gateway {
-		key := fmt.Sprintf("gateway[%d]", i)
-		at := slices.IndexFunc(c.Listeners, func(l ListenerConfig) bool { return l.Name == g.Name })
-		if at < 0 {
+		key := gatewayKey(i)
+		l, by, ok := c.fronted(g.Name)
+		if !ok {
 			k.add(key+".name", "%q is not among listeners; give the listener of the destination that clients are to be connected to", g.Name)
-		} else if c.knowsPeers(c.Listeners[at]) {
+		} else if !c.alone() && c.knowsPeers(l) {
 			k.add(key+".name", "brokers know each other by certificates on %s, which nobody can show through a gateway; give another listener", g.Name)
-		} else if secure := strings.HasSuffix(c.Listeners[at].Protocol, "SSL"); g.TLS != nil && secure {
+		} else if secure := strings.HasSuffix(l.Protocol, "SSL"); g.TLS != nil && secure {
 			k.certificate(key, g.TLS)
 		} else if g.TLS != nil {
-			k.add(key+".tls", "has no meaning for protocol %s of listeners.%s; remove it", c.Listeners[at].Protocol, g.Name)
+			k.add(key+".tls", "has no meaning for protocol %s of %s; remove it", l.Protocol, by)
 		}
 		k.advertisedHost(key+".advertised_host", g.AdvertisedHost)
 		if g.SNI != nil {
-			c.checkNames(k, key, g, at)
+			c.checkNames(k, key, g)
 		}
 		ranges, err := g.ranges()
 		switch {
@@ -137,15 +140,14 @@ func (c *Config) checkOwnIDs(k *checker, key string, g GatewayConfig) {
 	}
 }
 
-// checkNames checks what tells brokers apart on one port, in front of listener number at.
-func (c *Config) checkNames(k *checker, key string, g GatewayConfig, at int) {
+// checkNames checks what tells brokers apart on one port.
+func (c *Config) checkNames(k *checker, key string, g GatewayConfig) {
 	names, err := g.names()
 	if err != nil {
 		k.add(key+".sni", "%v", err)
 	}
-	if at >= 0 && !strings.HasSuffix(c.Listeners[at].Protocol, "SSL") {
-		k.add(key+".sni", "needs TLS, which protocol %s of listeners.%s has not; give node_id_ranges instead, a port for each broker",
-			c.Listeners[at].Protocol, g.Name)
+	if l, by, ok := c.fronted(g.Name); ok && !strings.HasSuffix(l.Protocol, "SSL") {
+		k.add(key+".sni", "needs TLS, which protocol %s of %s has not; give node_id_ranges instead, a port for each broker", l.Protocol, by)
 	}
 	if _, err := netip.ParseAddr(g.AdvertisedHost); err == nil {
 		k.add(key+".advertised_host", "%s is an address, which clients' TLS never asks for by SNI; give a host name", g.AdvertisedHost)
@@ -182,7 +184,7 @@ func (c *Config) checkGatewayPorts(k *checker, key string, i int) {
 	}
 	for j, g := range c.Gateway[:i] {
 		_, from := splitPort(g.Bootstrap)
-		taken(fmt.Sprintf("gateway[%d]", j), g.Bootstrap, g.last()-from)
+		taken(gatewayKey(j), g.Bootstrap, g.last()-from)
 	}
 }
 

@@ -42,6 +42,9 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	if err != nil {
 		return err
 	}
+	if cfg.alone() {
+		return c.preflightAlone(ctx, cfg, f)
+	}
 	quiet := slog.New(slog.DiscardHandler)
 	l, err := cfg.legs(quiet)
 	if err != nil {
@@ -75,6 +78,34 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	if err != nil {
 		return err
 	}
+	return c.found(report)
+}
+
+// preflightAlone is preflight for a gateway alone.
+func (c *cli) preflightAlone(ctx context.Context, cfg *Config, f preflightFlags) error {
+	if f.mirrorConfig != "" {
+		return usageError("--mirror-config: there are no mirrors in "+f.config+", which is of a gateway alone",
+			"give destination.controllers there, or leave the flag out")
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := cfg.legs(quiet)
+	if err != nil {
+		return err
+	}
+	look := preflight.Gateway{ClusterID: cfg.ClusterID, Opts: l.bootstrap, Listener: cfg.looked()[0], KafkaVersion: f.kafkaVersion,
+		Fronts: func(id int32) bool { return cfg.Gateway[0].fronts(id) }, SecurityProtocol: securityProtocols[cfg.Destination.protocol()]}
+	if look.UpstreamTLS, err = cfg.upstreamTLS(quiet); err != nil {
+		return err
+	}
+	report, err := preflight.RunGateway(ctx, look)
+	if err != nil {
+		return err
+	}
+	return c.found(report)
+}
+
+// found prints a report.
+func (c *cli) found(report *preflight.Report) error {
 	if err := c.emit(report.Findings, func(w io.Writer) { preflightTable(w, report.Findings) }); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"kmirror/internal/broker"
 	"kmirror/internal/coordinator"
 	"kmirror/internal/fencing"
+	"kmirror/internal/metapoll"
 	"kmirror/internal/metasync"
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
@@ -50,10 +51,17 @@ read again. See also kmirror preflight; all keys are in docs/operations.md.`,
 				return usageError("log.level: "+err.Error(), "use debug, info, warn or error")
 			}
 			log := newLogger(c.err, logging)
+			if check && cfg.alone() {
+				return checkAlone(cmd.Context(), cfg, c.out)
+			}
 			if check {
 				return checkDestination(cmd.Context(), cfg, c.out)
 			}
-			p, err := newProcess(cfg, log, c.err)
+			newer := newProcess
+			if cfg.alone() {
+				newer = newAlone
+			}
+			p, err := newer(cfg, log, c.err)
 			if err != nil {
 				return err
 			}
@@ -77,12 +85,14 @@ read again. See also kmirror preflight; all keys are in docs/operations.md.`,
 	return cmd
 }
 
-// process is everything that serve runs, put together and not started.
+// process is everything that serve runs, put together and not started. One that is a gateway alone has polled, and neither broker nor what
+// goes with it.
 type process struct {
 	cfg      *Config
 	log      *slog.Logger
 	sockets  *sockets
 	broker   *broker.Broker
+	polled   *metapoll.Source
 	leader   *fetch.Leader
 	store    *coordinator.Store
 	manager  *mirror.Manager
@@ -245,6 +255,9 @@ func (p *process) ready() error {
 // run works until ctx ends or the process has retired. Leaving goes in two steps: first leadership is given away in order, and
 // after a retirement the node ids are unregistered, while followers and clients are still served; then everything stops.
 func (p *process) run(ctx context.Context) error {
+	if p.polled != nil {
+		return p.runAlone(ctx)
+	}
 	defer p.sockets.close()
 	defer p.asker.Close()
 	defer p.replicas.client.Close()

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"time"
 
@@ -27,13 +26,13 @@ func (s *sockets) openGateways(cfg *Config, log *slog.Logger) error {
 			return usageError(err.Error(), "correct gateway.sni")
 		}
 		f := proxy.Front{Name: g.Name, Host: host, Port: uint16(port), AdvertisedHost: g.AdvertisedHost, Ranges: ranges, Names: names}
-		at := slices.IndexFunc(cfg.Listeners, func(l ListenerConfig) bool { return l.Name == g.Name })
-		if files := g.files(cfg.Listeners[at]); files != nil {
+		l, _, _ := cfg.fronted(g.Name)
+		if files := g.files(l); files != nil {
 			if f.TLS, err = clientconf.ServerTLS(files.files(), log.With("gateway", g.Name)); err != nil {
 				return usageError(fmt.Sprintf("gateway %s: %v", g.Name, err), "give "+wantedFiles)
 			}
 			s.notes = append(s.notes, certificateNote("gateway "+g.Name, g.AdvertisedHost, f.TLS, time.Now())...)
-			s.notes = append(s.notes, nameNotes(g, names, cfg.NodeIDs[0], f.TLS)...)
+			s.notes = append(s.notes, nameNotes(g, names, cfg.anyID(), f.TLS)...)
 		}
 		if f.Listen, err = listen("gateway "+g.Name, g.Bootstrap); err != nil {
 			return err
@@ -58,6 +57,14 @@ func nameNotes(g GatewayConfig, names *proxy.Names, id int32, conf *tls.Config) 
 			"have one signed for %s and %s", g.Name, names.Of(id), id, err, names.Wildcard(), g.AdvertisedHost)}
 	}
 	return nil
+}
+
+// anyID is a node id to stand for all.
+func (c *Config) anyID() int32 {
+	if len(c.NodeIDs) > 0 {
+		return c.NodeIDs[0]
+	}
+	return 1
 }
 
 func brokerIDs(list kadm.BrokerDetails) (ids []int32) {

@@ -118,8 +118,10 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if err := s.openGateways(cfg, log); err != nil {
 		return s, err
 	}
-	if s.admin, err = listen("admin", cfg.Admin.Bind); err != nil {
-		return s, err
+	if cfg.Admin.Bind != "" {
+		if s.admin, err = listen("admin", cfg.Admin.Bind); err != nil {
+			return s, err
+		}
 	}
 	if cfg.HTTP != "" {
 		s.http, err = listen("http", cfg.HTTP)
@@ -225,17 +227,9 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	cl, err := kgo.NewClient(append(l.bootstrap, kgo.RetryTimeout(10*time.Second))...)
+	meta, err := cfg.askBrokers(ctx)
 	if err != nil {
 		return err
-	}
-	defer cl.Close()
-	meta, err := kadm.NewClient(cl).BrokerMetadata(ctx)
-	if err != nil {
-		return unreachableError("the destination's brokers at "+strings.Join(cfg.Destination.BootstrapServers, ", "), err)
-	}
-	if cfg.ClusterID != "" && meta.Cluster != cfg.ClusterID {
-		return usageError(fmt.Sprintf("the destination is cluster %s, cluster_id pins %s", meta.Cluster, cfg.ClusterID), "correct one of the two")
 	}
 	for _, note := range cfg.outsideNotes(brokerIDs(meta.Brokers)) {
 		fmt.Fprintln(out, "note:", note)
@@ -267,6 +261,29 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	}
 	fmt.Fprintln(out, "listeners    all addresses are free\nnothing was registered")
 	return nil
+}
+
+// askBrokers asks the destination what brokers it has, and holds the cluster against the one that is pinned.
+func (c *Config) askBrokers(ctx context.Context) (kadm.Metadata, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	l, err := c.legs(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return kadm.Metadata{}, err
+	}
+	cl, err := kgo.NewClient(append(l.bootstrap, kgo.RetryTimeout(10*time.Second))...)
+	if err != nil {
+		return kadm.Metadata{}, err
+	}
+	defer cl.Close()
+	meta, err := kadm.NewClient(cl).BrokerMetadata(ctx)
+	if err != nil {
+		return meta, unreachableError("the destination's brokers at "+strings.Join(c.Destination.BootstrapServers, ", "), err)
+	}
+	if c.ClusterID != "" && meta.Cluster != c.ClusterID {
+		return meta, usageError(fmt.Sprintf("the destination is cluster %s, cluster_id pins %s", meta.Cluster, c.ClusterID), "correct one of the two")
+	}
+	return meta, nil
 }
 
 func unreachableError(what string, err error) error {

@@ -150,6 +150,9 @@ func (c *Config) peerTLS(log *slog.Logger) (func() *tls.Config, error) {
 
 // looked are the listeners as preflight looks at them.
 func (c *Config) looked() (all []preflight.Listener) {
+	if c.alone() {
+		return []preflight.Listener{{Name: c.Gateway[0].Name, Protocol: c.Destination.protocol()}}
+	}
 	for _, l := range c.Listeners {
 		all = append(all, preflight.Listener{Name: l.Name, Protocol: l.Protocol, Own: !c.forClients(l.Name), Asks: c.verifies(l)})
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/broker"
+	"kmirror/internal/metapoll"
 )
 
 // readyLook is how often serve looks whether it is ready, readyAgain how often it says that it still is not.
@@ -51,7 +52,10 @@ func tellReady(ctx context.Context, ready func() error, log *slog.Logger) {
 func serveError(err error) error {
 	var mismatch *broker.ClusterMismatchError
 	var taken *broker.NodeIDTakenError
+	var other *metapoll.MismatchError
 	switch {
+	case errors.As(err, &other):
+		return usageError(err.Error(), "point destination at one cluster, or correct cluster_id")
 	case errors.As(err, &mismatch):
 		return usageError(err.Error(), "point destination at one cluster, or correct cluster_id; nothing was registered")
 	case errors.As(err, &taken):

@@ -108,7 +108,7 @@ func needRestart(before, after *Config) (keys []string) {
 
 // reload brings into force what of a configuration may change while the process runs.
 func (p *process) reload(before, next *Config, again bool) {
-	if !slices.Equal(before.Admin.Allow, next.Admin.Allow) {
+	if p.admin != nil && !slices.Equal(before.Admin.Allow, next.Admin.Allow) {
 		p.log.Info("admin.allow has changed", "audit", true, "verb", "allow", "allow", next.Admin.Allow)
 		p.admin.SetAllow(next.Admin.Allow)
 	}
@@ -146,9 +146,11 @@ func (p *process) reloadPeers(next *Config) {
 
 // setLimits brings other limits into force.
 func (p *process) setLimits(l LimitsConfig) {
-	p.leader.SetLimits(int64(l.SourceBytesPerSecond), int64(l.Memory)/4)
 	p.requests.SetLimit(int64(l.Memory) / 4)
-	p.proxy.SetMaxConnections(l.Connections)
+	if p.leader != nil { // a gateway alone has neither
+		p.leader.SetLimits(int64(l.SourceBytesPerSecond), int64(l.Memory)/4)
+		p.proxy.SetMaxConnections(l.Connections)
+	}
 	if p.gateway != nil {
 		p.gateway.SetMaxConnections(l.Connections)
 	}

@@ -51,6 +51,9 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	if err != nil {
 		return err
 	}
+	if cfg.alone() {
+		return usageError(f.config+" is of a gateway alone, which has no mirrors", "give the configuration of the kmirror that mirrored the topics")
+	}
 	ids, err := nodeIDs(f.nodeIDs)
 	if err != nil {
 		return err

@@ -52,6 +52,15 @@ func (d *doorman) leadsTo(addr string) {
 	d.mu.Unlock()
 }
 
+// hangUp ends all connections.
+func (d *doorman) hangUp() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.conns {
+		c.Close()
+	}
+}
+
 func (d *doorman) serve() {
 	for {
 		c, err := d.ln.Accept()

@@ -103,6 +103,7 @@ func TestImagesStay(t *testing.T) {
 	img := v.image(0)
 	for range 2 {
 		v.take(answer("1=z:1"), plain, time.Now())
+		v.image(1)
 	}
 	if got := believed(img); got != "1=a:1 2=b:1" {
 		t.Errorf("it became %s", got)

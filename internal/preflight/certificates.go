@@ -98,7 +98,10 @@ func CheckSettings(ctx context.Context, opts []kgo.Opt, brokers []int32, listene
 
 // misfits are the findings by a broker's configuration with which kmirror would not work.
 func misfits(config map[string]string, listeners []Listener, interBroker string) (bad []Finding) {
-	findings := []Finding{replicatesOver(config, interBroker)}
+	var findings []Finding
+	if interBroker != "" { // a gateway alone has nothing to do with it
+		findings = append(findings, replicatesOver(config, interBroker))
+	}
 	for _, l := range listeners {
 		if l.secure() {
 			findings = append(findings, l.certificates(config))

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"kmirror/internal/metapoll"
+	"kmirror/internal/preflight"
+	"kmirror/internal/trace/tap"
+	"kmirror/proxy"
+)
+
+// noMirrors is what a gateway alone knows of mirrors.
+type noMirrors struct{}
+
+// MirrorOf implements proxy.Mirrors.
+func (noMirrors) MirrorOf(string) (string, bool) { return "", false }
+
+// newAlone makes a process that is a gateway and nothing else. It opens all sockets and connects to nothing.
+func newAlone(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err error) {
+	p := &process{cfg: cfg, log: log, stderr: stderr, tap: tap.New(log), metrics: newMetrics(version, cfg.Metrics.PerPartition)}
+	legs, err := cfg.legs(log)
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := cfg.upstreamTLS(log)
+	if err != nil {
+		return nil, err
+	}
+	poll := cfg.poll(legs)
+	poll.Log, poll.OnCluster = log, func(id string) { p.metrics.setCluster(version, id) }
+	if p.polled, err = metapoll.New(poll); err != nil {
+		return nil, usageError(err.Error(), "correct the configuration")
+	}
+	defer func() {
+		if err != nil {
+			p.polled.Close()
+			p.sockets.close()
+		}
+	}()
+	if p.sockets, err = openSockets(cfg, log); err != nil {
+		return nil, err
+	}
+	for _, note := range p.sockets.notes {
+		log.Warn(note)
+	}
+	p.requests = proxy.NewMemory(int64(cfg.Limits.Memory) / 4)
+	p.gateway, err = proxy.NewGateway(proxy.GatewayConfig{
+		Fronts: p.sockets.fronts, Images: p.polled, Mirrors: noMirrors{}, Guest: func(int32) bool { return false }, UpstreamTLS: upstream,
+		Memory: p.requests, MaxConnections: cfg.Limits.Connections, DrainTimeout: 5 * time.Second,
+		Log: log, Observer: p.metrics, Watch: p.watch(true),
+	})
+	if p.sockets.http != nil && err == nil {
+		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.polled.Ready)
+		p.http.logStrangers(log)
+	}
+	return p, err
+}
+
+// runAlone works until ctx ends. Brokers are asked for as long as connections drain.
+func (p *process) runAlone(ctx context.Context) error {
+	defer p.sockets.close()
+	defer p.polled.Close()
+	if err := p.traceFrom(p.cfg); err != nil {
+		return err
+	}
+	defer p.endTrace()
+	p.log.Info("starting", "version", version, "gateway", p.cfg.Gateway[0].Bootstrap, "http", p.cfg.HTTP,
+		"note", "no controllers are configured: this is a gateway alone, which knows of no mirrors and no read-only topics")
+	outer, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	back, outer := errgroup.WithContext(outer)
+	back.Go(func() error { return named("brokers", p.polled.Run(outer)) })
+	if p.http != nil {
+		back.Go(func() error { return named("http", p.http.Run(outer)) })
+	}
+	front, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(outer, cancel)() // what fails behind ends what is in front too
+	both, front := errgroup.WithContext(front)
+	both.Go(func() error { p.reloads.run(front); return nil })
+	both.Go(func() error { p.certificatesAsked(front); return nil })
+	both.Go(func() error { return named("gateway", p.gateway.Run(front)) })
+	err := both.Wait()
+	stop()
+	if e := back.Wait(); e != nil {
+		err = e
+	}
+	p.log.Info("stopped", "err", err)
+	return serveError(err)
+}
+
+// certificatesAsked says when brokers want certificates from clients, which can't be relayed, once brokers are known.
+func (p *process) certificatesAsked(ctx context.Context) {
+	if !strings.HasSuffix(p.cfg.Destination.protocol(), "SSL") {
+		return
+	}
+	changed := p.polled.Changed()
+	if p.polled.Ready() != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+	var ids []int32
+	for id := range p.polled.Image().Brokers {
+		ids = append(ids, id)
+	}
+	legs, err := p.cfg.legs(p.log)
+	if err == nil {
+		err = preflight.CheckSettings(ctx, legs.bootstrap, ids, p.cfg.looked(), "")
+	}
+	var certificates *preflight.SettingsError
+	switch {
+	case errors.As(err, &certificates):
+		p.log.Error("clients can't work through this gateway", "err", err)
+	case err != nil && ctx.Err() == nil:
+		p.log.Info("it is not known whether brokers ask clients for certificates, which could not be relayed", "err", err)
+	}
+}
+
+// checkAlone connects to brokers as a gateway alone would, and prints what it found.
+func checkAlone(ctx context.Context, cfg *Config, out io.Writer) error {
+	s, err := openSockets(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for _, note := range s.notes {
+		fmt.Fprintln(out, "note:", note)
+	}
+	meta, err := cfg.askBrokers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, note := range cfg.outsideNotes(brokerIDs(meta.Brokers)) {
+		fmt.Fprintln(out, "note:", note)
+	}
+	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
+	for _, b := range meta.Brokers {
+		fmt.Fprintf(out, "gateway      fronts broker %d at %s\n", b.NodeID, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
+	}
+	fmt.Fprintln(out, "listeners    all addresses are free\nno controllers are configured: serve is a gateway alone, without mirrors")
+	return nil
+}
