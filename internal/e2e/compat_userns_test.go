@@ -232,9 +232,9 @@ func pass(client *net.TCPConn, to string) {
 // TestOwnNetwork: in a network of their own clients reach the gateway's ports, and nothing else; packets to where a broker would be are
 // noticed.
 func TestOwnNetwork(t *testing.T) {
-	for name, make := range map[string]func() (*namespace, error){"as root": makeNamespace, "as anybody": makeUserNamespace} {
+	for name, create := range map[string]func() (*namespace, error){"as root": makeNamespace, "as anybody": makeUserNamespace} {
 		t.Run(name, func(t *testing.T) {
-			ns, err := make()
+			ns, err := create()
 			if err != nil {
 				t.Skipf("not possible here: %v", err)
 			}

@@ -13,8 +13,8 @@ import (
 // address at the gateway. Brokers name no address in answers to ShareAcknowledge (docs/kafka-facts.md).
 func sharerIsTold(t *testing.T, wrong string, topic [16]byte, right string) {
 	t.Helper()
-	p, epoch := newRawPeer(t, wrong), int32(0)
-	eventually(t, 20*time.Second, "to be told of "+right, func() error {
+	p, epoch := dialPeer(t, wrong), int32(0)
+	eventually(t, 30*time.Second, "to be told of "+right, func() error {
 		req := kmsg.NewPtrShareFetchRequest()
 		req.Version, req.GroupID, req.MemberID, req.ShareSessionEpoch = 1, new("told"), new("AAAAAAAAAAAAAAAAAAAAAg"), epoch
 		req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.MaxRecords, req.BatchSize = 500, 1, 1<<20, 1, 1

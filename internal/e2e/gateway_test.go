@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -307,12 +306,12 @@ func (b *gatewayBed) both(t *testing.T) {
 		req.Version, req.Acks, req.TimeoutMillis = version, -1, 5000
 		for _, name := range []string{"ro", "rw"} {
 			rt, p := kmsg.NewProduceRequestTopic(), kmsg.NewProduceRequestTopicPartition()
-			rt.Topic, rt.TopicID, p.Records = name, topics[name].ID, oneBatch()
+			rt.Topic, rt.TopicID, p.Records = name, topics[name].ID, batchOf([]byte("probe"))
 			rt.Partitions = append(rt.Partitions, p)
 			req.Topics = append(req.Topics, rt)
 		}
 		codes := map[string]int16{}
-		for _, rt := range b.exchange(t, fmt.Sprintf("127.0.0.1:%d", b.first+int(leader)), req).(*kmsg.ProduceResponse).Topics {
+		for _, rt := range askAt(t, fmt.Sprintf("127.0.0.1:%d", b.first+int(leader)), req).(*kmsg.ProduceResponse).Topics {
 			name := rt.Topic
 			for n, d := range topics {
 				if version >= 13 && d.ID == rt.TopicID {
@@ -329,34 +328,6 @@ func (b *gatewayBed) both(t *testing.T) {
 	if d := after[tp{"rw", 0}] - before[tp{"rw", 0}]; d != 2 || after[tp{"ro", 0}] != before[tp{"ro", 0}] {
 		t.Errorf("%d records were written to the one, %d to the other", d, after[tp{"ro", 0}]-before[tp{"ro", 0}])
 	}
-}
-
-// exchange sends one request to an address and returns the reply.
-func (b *gatewayBed) exchange(t *testing.T, addr string, req kmsg.Request) kmsg.Response {
-	t.Helper()
-	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := nc.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 7)); err != nil {
-		t.Fatal(err)
-	}
-	head := make([]byte, 9) // size, correlation id, no tags
-	if _, err := io.ReadFull(nc, head); err != nil {
-		t.Fatal(err)
-	}
-	body := make([]byte, int(head[0])<<24|int(head[1])<<16|int(head[2])<<8|int(head[3])-5)
-	if _, err := io.ReadFull(nc, body); err != nil {
-		t.Fatal(err)
-	}
-	resp := req.ResponseKind()
-	resp.SetVersion(req.GetVersion())
-	if err := resp.ReadFrom(body); err != nil {
-		t.Fatal(err)
-	}
-	return resp
 }
 
 // restart: a broker goes and comes back under its id while a producer and a consumer are at work.
@@ -417,15 +388,15 @@ func (b *gatewayBed) moves(t *testing.T) {
 	pr := kmsg.NewPtrProduceRequest()
 	pr.Version, pr.Acks, pr.TimeoutMillis = 13, -1, 5000
 	pt, pp := kmsg.NewProduceRequestTopic(), kmsg.NewProduceRequestTopicPartition()
-	pt.TopicID, pp.Records = topics["rw"].ID, oneBatch()
+	pt.TopicID, pp.Records = topics["rw"].ID, batchOf([]byte("probe"))
 	pt.Partitions = append(pt.Partitions, pp)
 	pr.Topics = append(pr.Topics, pt)
 	at := fmt.Sprintf("127.0.0.1:%d", b.first+int(wrong))
 	told := map[string]int32{}
-	for _, broker := range b.exchange(t, at, pr).(*kmsg.ProduceResponse).Brokers {
+	for _, broker := range askAt(t, at, pr).(*kmsg.ProduceResponse).Brokers {
 		told["Produce "+fmt.Sprintf("%s:%d", broker.Host, broker.Port)] = broker.NodeID
 	}
-	for _, broker := range b.exchange(t, at, req).(*kmsg.FetchResponse).Brokers {
+	for _, broker := range askAt(t, at, req).(*kmsg.FetchResponse).Brokers {
 		told["Fetch "+fmt.Sprintf("%s:%d", broker.Host, broker.Port)] = broker.NodeID
 	}
 	right := fmt.Sprintf("127.0.0.1:%d", b.first+int(old))

@@ -3,17 +3,22 @@ package e2e
 import (
 	"bufio"
 	bin "encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"net"
+	"os"
+	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/protocol"
 )
 
-// peer is a client that is no more than its connection: it sends requests in a row and wants their replies in that row.
+// peer is a client that is no more than its connection: it sends requests in a row and wants their replies in that row. Nothing is sent
+// that a test does not send: no login again, for one.
 type peer struct {
 	nc   net.Conn
 	br   *bufio.Reader
@@ -23,6 +28,29 @@ type peer struct {
 
 func newPeer(nc net.Conn) *peer {
 	return &peer{nc: nc, br: bufio.NewReader(nc), corr: int32(time.Now().UnixNano() & 0x3fffffff)}
+}
+
+// dialPeer connects a peer without TLS, until the test ends.
+func dialPeer(tb testing.TB, addr string) *peer {
+	tb.Helper()
+	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { nc.Close() })
+	return newPeer(nc)
+}
+
+// askAt sends one request to an address and returns the reply.
+func askAt(tb testing.TB, addr string, req kmsg.Request) kmsg.Response {
+	tb.Helper()
+	p := dialPeer(tb, addr)
+	defer p.nc.Close()
+	resp, err := p.ask(req)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return resp
 }
 
 var peerFormat = kmsg.NewRequestFormatter(kmsg.FormatterClientID("peer"))
@@ -74,6 +102,43 @@ func (p *peer) ask(req kmsg.Request) (kmsg.Response, error) {
 		return nil, err
 	}
 	return p.next()
+}
+
+// logIn authenticates by PLAIN and returns the error code of the last answer.
+func (p *peer) logIn(tb testing.TB, user, password string) int16 {
+	tb.Helper()
+	hand := kmsg.NewPtrSASLHandshakeRequest()
+	hand.Version, hand.Mechanism = 1, "PLAIN"
+	resp, err := p.ask(hand)
+	if err != nil {
+		tb.Fatalf("handshake: %v", err)
+	}
+	if code := resp.(*kmsg.SASLHandshakeResponse).ErrorCode; code != 0 {
+		return code
+	}
+	auth := kmsg.NewPtrSASLAuthenticateRequest()
+	auth.Version, auth.SASLAuthBytes = 2, []byte("\x00"+user+"\x00"+password)
+	if resp, err = p.ask(auth); err != nil {
+		tb.Fatalf("login: %v", err)
+	}
+	return resp.(*kmsg.SASLAuthenticateResponse).ErrorCode
+}
+
+// follow fetches nothing as a replica.
+func (p *peer) follow() error {
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaState.ID, req.SessionEpoch = 15, 9999, -1
+	resp, err := p.ask(req)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(resp.(*kmsg.FetchResponse).ErrorCode)
+}
+
+// gone reports whether an error is that of a connection that the other side has ended.
+func gone(err error) bool {
+	var answered *kerr.Error
+	return err != nil && !errors.As(err, &answered) && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // batchOf is a record batch as producers send it.

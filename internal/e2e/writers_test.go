@@ -2,12 +2,9 @@ package e2e
 
 import (
 	"context"
-	bin "encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
-	"net"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -111,63 +108,28 @@ func franzWays() map[string][]kgo.Opt {
 // With acks=0 it wants no answer and the end of the connection.
 func rawProduce(tb testing.TB, addr, topic string, acks int16) (code int16, text string) {
 	tb.Helper()
-	req := kmsg.NewPtrProduceRequest()
-	req.SetVersion(9)
-	req.Acks, req.TimeoutMillis = acks, 5000
-	t := kmsg.NewProduceRequestTopic()
-	t.Topic = topic
-	p := kmsg.NewProduceRequestTopicPartition()
-	p.Records = oneBatch()
-	t.Partitions = append(t.Partitions, p)
-	req.Topics = append(req.Topics, t)
-	nc, err := net.DialTimeout("tcp", addr, 30*time.Second)
-	if err != nil {
+	p, req := dialPeer(tb, addr), produceOf(topic, 0, acks, []byte("probe"))
+	defer p.nc.Close()
+	req.TimeoutMillis = 5000
+	if err := p.send(req); err != nil {
 		tb.Fatal(err)
 	}
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := nc.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 7)); err != nil {
-		tb.Fatal(err)
-	}
-	var head [9]byte // size, correlation id, no tags
-	if _, err = io.ReadFull(nc, head[:]); acks == 0 {
-		if !errors.Is(err, io.EOF) {
+	if acks == 0 {
+		p.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := p.nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			tb.Errorf("acks=0 at %s: %v, want the end of the connection", addr, err)
 		}
 		return 0, ""
 	}
-	body := make([]byte, max(int(bin.BigEndian.Uint32(head[:]))-5, 0))
-	if err == nil {
-		_, err = io.ReadFull(nc, body)
-	}
-	resp := kmsg.NewPtrProduceResponse()
-	resp.SetVersion(9)
-	if err == nil {
-		err = resp.ReadFrom(body)
-	}
+	resp, err := p.next()
 	if err != nil {
 		tb.Fatalf("Produce at %s: %v", addr, err)
 	}
-	rp := resp.Topics[0].Partitions[0]
+	rp := resp.(*kmsg.ProduceResponse).Topics[0].Partitions[0]
 	if rp.ErrorMessage != nil {
 		text = *rp.ErrorMessage
 	}
 	return rp.ErrorCode, text
-}
-
-// oneBatch is a batch of one record as a producer makes it.
-func oneBatch() []byte {
-	r := kmsg.NewRecord()
-	r.Value = []byte("probe")
-	r.Length = int32(len(r.AppendTo(nil)) - 1) // a length below 64 takes one byte
-	b := kmsg.NewRecordBatch()
-	b.Magic, b.NumRecords, b.Records = 2, 1, r.AppendTo(nil)
-	b.PartitionLeaderEpoch, b.ProducerID, b.ProducerEpoch, b.FirstSequence = -1, -1, -1, -1
-	b.FirstTimestamp = time.Now().UnixMilli()
-	b.MaxTimestamp = b.FirstTimestamp
-	b.Length = int32(len(b.AppendTo(nil)) - 12)
-	b.CRC = int32(crc32.Checksum(b.AppendTo(nil)[21:], crc32.MakeTable(crc32.Castagnoli)))
-	return b.AppendTo(nil)
 }
 
 // oldClient speaks to transaction coordinators as producers before transaction.version 2 do: partitions are added by request.
