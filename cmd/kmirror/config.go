@@ -146,6 +146,9 @@ type LimitsConfig struct {
 	Memory               byteSize `yaml:"memory"`
 }
 
+// share is the part of Memory that records on their way may take, and that requests of clients may take besides.
+func (l LimitsConfig) share() int64 { return int64(l.Memory) / 4 }
+
 // MetricsConfig says how fine metrics are.
 type MetricsConfig struct {
 	PerPartition bool `yaml:"per_partition"`

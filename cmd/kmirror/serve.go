@@ -169,7 +169,7 @@ func (p *process) dataSide(legs legs) (err error) {
 		return usageError(err.Error(), "correct the configuration")
 	}
 	p.leader, err = fetch.NewLeader(fetch.Config{
-		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: int64(cfg.Limits.Memory) / 4,
+		Images: p.broker, Controller: p.broker, Log: log, MemoryBytes: cfg.Limits.share(),
 		SourceBytesPerSecond: int64(cfg.Limits.SourceBytesPerSecond), Observer: p.metrics,
 	})
 	return err
@@ -218,7 +218,7 @@ func (p *process) listeners(legs legs) (err error) {
 	if p.replicas, err = newReplicas(slices.Clone(legs.bootstrap)); err != nil {
 		return err
 	}
-	p.requests = proxy.NewMemory(int64(p.cfg.Limits.Memory) / 4)
+	p.requests = proxy.NewMemory(p.cfg.Limits.share())
 	if p.proxy, err = proxy.New(proxy.Config{
 		Listeners: p.sockets.clients, Images: p.broker, ClusterID: p.broker.ClusterID, Leader: p.leader, Mirrors: p.manager,
 		Owns: p.broker.Guest, Memory: p.requests, MaxConnections: p.cfg.Limits.Connections, ReadOnlyError: code, DrainTimeout: 5 * time.Second,

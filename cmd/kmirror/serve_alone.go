@@ -53,7 +53,7 @@ func newAlone(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err 
 	for _, note := range p.sockets.notes {
 		log.Warn(note)
 	}
-	p.requests = proxy.NewMemory(int64(cfg.Limits.Memory) / 4)
+	p.requests = proxy.NewMemory(cfg.Limits.share())
 	p.gateway, err = proxy.NewGateway(proxy.GatewayConfig{
 		Fronts: p.sockets.fronts, Images: p.polled, Mirrors: noMirrors{}, Guest: func(int32) bool { return false }, UpstreamTLS: upstream,
 		Memory: p.requests, MaxConnections: cfg.Limits.Connections, DrainTimeout: 5 * time.Second,

@@ -146,9 +146,9 @@ func (p *process) reloadPeers(next *Config) {
 
 // setLimits brings other limits into force.
 func (p *process) setLimits(l LimitsConfig) {
-	p.requests.SetLimit(int64(l.Memory) / 4)
+	p.requests.SetLimit(l.share())
 	if p.leader != nil { // a gateway alone has neither
-		p.leader.SetLimits(int64(l.SourceBytesPerSecond), int64(l.Memory)/4)
+		p.leader.SetLimits(int64(l.SourceBytesPerSecond), l.share())
 		p.proxy.SetMaxConnections(l.Connections)
 	}
 	if p.gateway != nil {
