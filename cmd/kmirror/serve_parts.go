@@ -75,10 +75,10 @@ type sockets struct {
 	admin, http net.Listener
 	// adminTLS is the admin listener's, peerTLS what other processes are asked by; nil without TLS.
 	adminTLS *tls.Config
+	peerTLS  func() *tls.Config
 	// allow are the brokers that may replicate, by listener.
-	allow   map[string]*allowance
-	peerTLS func() *tls.Config
-	notes   []string // what an operator should look at
+	allow map[string]*allowance
+	notes []string // what an operator should look at
 }
 
 func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
@@ -140,7 +140,7 @@ func listen(key, addr string) (net.Listener, error) {
 		return nil, usageError(key+": "+err.Error(), "free the address or choose another: another program has it, or a kmirror that still runs (ss -ltnp); "+
 			"node ids after the first use the following ports")
 	case err != nil:
-		return nil, usageError(key+": "+err.Error(), "give an address of this machine")
+		return nil, usageError(key+": "+err.Error(), "give an address of this machine, and a port that kmirror's user may open")
 	}
 	return l, nil
 }

@@ -166,8 +166,8 @@ const (
 	certificateLimit = 20 * time.Second
 )
 
-// checkListeners refuses a destination that the configured listeners don't fit, also by what brokers say of the one they
-// replicate over, and of certificates that they want to see. Where brokers don't say, kmirror goes on: who can't be relayed finds out by himself.
+// checkListeners refuses a destination that the configured listeners don't fit, also by what brokers say of the one they replicate over, and
+// of certificates that they want to see. Where brokers don't say, kmirror goes on: who can't be relayed finds out by himself.
 func (p *process) checkListeners(ctx context.Context, img *kraft.Image, l legs) error {
 	if err := missingListeners(p.cfg, img); err != nil {
 		return err
@@ -204,7 +204,8 @@ func checkSettings(ctx context.Context, cfg *Config, l legs, brokers []int32) er
 	case errors.As(err, &settings):
 		return usageError(err.Error(), "see Listeners and TLS in docs/operations.md; nothing was registered")
 	case err != nil:
-		return fmt.Errorf("brokers don't say which listener is theirs, and whether they ask clients for certificates, which could not be relayed: %w", err)
+		return fmt.Errorf("brokers don't say which listener is theirs, and whether they ask clients for certificates, which could not be relayed "+
+			"(compare inter_broker_listener and listeners with their configuration): %w", err)
 	}
 	return nil
 }

@@ -12,19 +12,21 @@ import (
 	"kmirror/internal/metapoll"
 )
 
-// readyLook is how often serve looks whether it is ready, readyAgain how often it says that it still is not.
 const (
-	readyLook  = time.Second
+	// readyLook is how often serve looks whether it is ready.
+	readyLook = time.Second
+	// readyFirst is how long a start may take before serve says that it is not ready, readyAgain how often it says so again.
+	readyFirst = 10 * time.Second
 	readyAgain = 30 * time.Second
 )
 
-// tellReady says in the log when the process becomes ready, and while it is not, why: at once where it was before, else first after ten
-// seconds, which a start may take. Without it a process that waits for a controller would be silent for as long as that takes.
+// tellReady says in the log when the process becomes ready, and while it is not, why: at once where it was before. Without it a process
+// that waits for a controller would be silent for as long as that takes.
 func tellReady(ctx context.Context, ready func() error, log *slog.Logger) {
 	ticks := time.NewTicker(readyLook)
 	defer ticks.Stop()
 	began := time.Now()
-	next := began.Add(10 * time.Second)
+	next := began.Add(readyFirst)
 	was := false
 	for {
 		err := ready()

@@ -32,7 +32,7 @@ type Queue struct {
 	budget   *trace.Budget
 	quiet    *quiet.Log
 	messages chan *trace.Message
-	// taken counts the messages that are done with.
+	// taken counts the messages that Run has taken up to write or drop: a number that stands shows End that the output is stuck.
 	taken atomic.Int64
 
 	mu      sync.Mutex
