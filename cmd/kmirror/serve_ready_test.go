@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,28 +18,9 @@ import (
 	"kmirror/internal/admin"
 )
 
-// lockedText is a log that two goroutines use.
-type lockedText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lockedText) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lockedText) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
-}
-
 func TestTheLogSaysWhyAProcessIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out lockedText
+		var out lockedBuffer
 		var why atomic.Pointer[string]
 		is := func(text string) { why.Store(&text) }
 		is("no controller answers")
@@ -56,10 +36,10 @@ func TestTheLogSaysWhyAProcessIsNotReady(t *testing.T) {
 			}, slog.New(slog.NewTextHandler(&out, nil)))
 		}()
 		lines := func(d time.Duration) []string {
-			out.take()
+			before := len(out.String())
 			time.Sleep(d)
 			synctest.Wait()
-			return strings.Split(strings.TrimSpace(out.take()), "\n")
+			return strings.Split(strings.TrimSpace(out.String()[before:]), "\n")
 		}
 		if got := lines(9 * time.Second); got[0] != "" {
 			t.Errorf("a start may take ten seconds: %q", got)
