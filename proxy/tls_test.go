@@ -67,18 +67,6 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the line is there before the end", func(t *testing.T) {
-		log := &heldLog{held: make(chan struct{})}
-		w := newWorld(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) })
-		c := w.dial()
-		c.write([]byte("\x40\x00\x00\x00"))
-		c.nc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		if n, err := c.nc.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%d bytes, %v: the connection ended before its reason was logged", n, err)
-		}
-		close(log.held)
-		c.closed()
-	})
 	t.Run("c: plain to TLS upstream", func(t *testing.T) {
 		w := newWorld(t)
 		for _, b := range w.brokers {
@@ -91,6 +79,20 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 		c.closed()
 		eventually(t, "a line", func() bool { return w.log.count("TLS alert") == 1 })
 	})
+}
+
+// TestTheReasonIsLoggedBeforeTheEnd: who sees the end of a connection finds in the log why.
+func TestTheReasonIsLoggedBeforeTheEnd(t *testing.T) {
+	log := &heldLog{held: make(chan struct{})}
+	w := newWorld(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	c := w.dial()
+	c.write([]byte("\x40\x00\x00\x00"))
+	c.nc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := c.nc.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v: the connection ended before its reason was logged", n, err)
+	}
+	close(log.held)
+	c.closed()
 }
 
 func selfSigned(t *testing.T) tls.Certificate {
