@@ -84,7 +84,7 @@ func TestMemoryLimitChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("a higher limit is not seen")
 	}
 	both.SetLimit(100)

@@ -113,8 +113,8 @@ type answer struct {
 	err   error
 }
 
-// dial connects to a broker, with a configuration that secure makes where it has TLS. The connection ends with owner at the latest. Replies to what is forwarded over it
-// go to c, which is told if the broker ends it; without one, requests of our own are all that it is for.
+// dial connects to a broker, with a configuration that secure makes where it has TLS. The connection ends with owner at the latest. Replies
+// to what is forwarded over it go to c, which is told if the broker ends it; without one, requests of our own are all that it is for.
 func (s *Server) dial(owner context.Context, t target, secure func() *tls.Config, c *conn) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(owner, dialTimeout)
 	defer cancel()

@@ -62,7 +62,8 @@ func TestPrincipalRules(t *testing.T) {
 	for rules, part := range map[string]string{
 		"default": "write DEFAULT", "RULE:^a$/b": "write DEFAULT", "RULE:^a$/b/X": "write DEFAULT", "DEFAULT RULE:^a$/b/": "write DEFAULT",
 		"RULE:a/b/": "begin with ^", "RULE:^a/b/": "begin with ^", `RULE:^a\$/b/`: "begin with ^", "RULE:^a|b$/c/": "parentheses only",
-		"RULE:^[(]a|b[)]$/c/": "parentheses", "RULE:^[)]a|(b)[(]$/c/": "parentheses", `RULE:^[\]]a|b$/c/`: "parentheses", "RULE:^(?i)a$/b/": "(?i is not supported", "RULE:^[a&&b]$/c/": "&&", `RULE:^\pL$/b/`: `\p`,
+		"RULE:^[(]a|b[)]$/c/": "parentheses", "RULE:^[)]a|(b)[(]$/c/": "parentheses", `RULE:^[\]]a|b$/c/`: "parentheses",
+		"RULE:^(?i)a$/b/": "(?i is not supported", "RULE:^[a&&b]$/c/": "&&", `RULE:^\pL$/b/`: `\p`,
 		"RULE:^[a[b]]$/c/": "not supported", "RULE:^(a$/b/": "parentheses", "RULE:^a++$/b/": "nested repetition",
 		"RULE:^(a)$/$2/": "up to 1", "RULE:^(a)$/$x/": "one digit", "RULE:^(a)$/$10/": "one digit", "RULE:^a$/${b}/": "one digit",
 		`RULE:^\Qa\E$/b/`: "not supported", `RULE:^a\b$/b/`: "not supported",

@@ -127,7 +127,8 @@ func TestAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for principal, want := range map[string]bool{"User:CN=broker": true, "User:CN=other": false, "CN=broker": false} {
-		if who, ok := newAllowance(ListenerConfig{Allow: []string{"User:CN=x", principal}}).check(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
+		a := newAllowance(ListenerConfig{Allow: []string{"User:CN=x", principal}})
+		if who, ok := a.check(conf.Certificates[0].Leaf); who != "User:CN=broker" || ok != want {
 			t.Errorf("%s is allowed: %s, %v", principal, who, ok)
 		}
 	}

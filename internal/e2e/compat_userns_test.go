@@ -140,8 +140,8 @@ func listenerFor(port string) ([]byte, error) {
 
 // clientNetwork makes the namespace of clients, joined to this one, and returns a process that holds it and ends with this one.
 func clientNetwork() (pid int, err error) {
-	hold := exec.Command("sh", "-c", fmt.Sprintf("set -e; read go; ip addr add %s/30 dev clients; ip link set clients up; ip link set lo up; echo ready; exec cat",
-		userClients))
+	hold := exec.Command("sh", "-c", fmt.Sprintf("set -e; read go; "+
+		"ip addr add %s/30 dev clients; ip link set clients up; ip link set lo up; echo ready; exec cat", userClients))
 	hold.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	var errs strings.Builder
 	hold.Stderr = &errs

@@ -48,8 +48,8 @@ func TestPeers(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"a stranger", b.stranger}, {"nobody", b.nobody}, {"a broker", b.broker}, {"preflight", b.preflight}, {"reloaded", b.reloaded}, {"killed and restarted", b.restarted},
-		{"taken over", b.takenOver}, {"failed over", b.failedOver},
+		{"a stranger", b.stranger}, {"nobody", b.nobody}, {"a broker", b.broker}, {"preflight", b.preflight},
+		{"reloaded", b.reloaded}, {"killed and restarted", b.restarted}, {"taken over", b.takenOver}, {"failed over", b.failedOver},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			b.s.tb = t

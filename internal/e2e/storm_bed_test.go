@@ -79,7 +79,8 @@ func newStormBed(t *testing.T, size stormSize) *stormBed {
 	b.conf.ServerName = "127.0.0.1"
 	const l = "listener.name.secure.ssl.keystore."
 	b.src = testkafka.Start(t, testkafka.Options{Name: "src"})
-	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Heap: "512m", JVM: []string{"-XX:TieredStopAtLevel=4"}, Listeners: []string{testkafka.ClientListener, secureListener, testkafka.ReplListener},
+	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Heap: "512m", JVM: []string{"-XX:TieredStopAtLevel=4"},
+		Listeners: []string{testkafka.ClientListener, secureListener, testkafka.ReplListener},
 		Properties: map[string]string{"auto.create.topics.enable": "false", l + "type": "PEM", l + "location": store,
 			"listener.security.protocol.map": "CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT,SECURE:SSL,REPL:PLAINTEXT"}})
 	createTopic(t, b.dst, "busy", busyPartitions, nil)

@@ -474,7 +474,8 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coord
 	configs[minISRConfig] = strconv.Itoa(lockValue(len(s.m.cfg.NodeIDs), s.rf, trueMinISR(t)))
 	lists := s.m.place(s.m.cfg.Destination.Image(), t.Partitions, s.rf)
 	plan.Create = true
-	plan.Requests = append(plan.Requests, fmt.Sprintf("CreateTopics %s: %d partitions, replicas %v, configs %s", t.Name, t.Partitions, lists, configText(configs)))
+	plan.Requests = append(plan.Requests, fmt.Sprintf("CreateTopics %s: %d partitions, replicas %v, configs %s", t.Name, t.Partitions, lists,
+		configText(configs)))
 	if s.req.DryRun {
 		s.count(ctx, plan, t, nil)
 		return nil

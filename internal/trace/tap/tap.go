@@ -77,7 +77,8 @@ func New(log *slog.Logger) *Tap {
 
 // Set has connections traced by s from now on, nil: not at all. Those that are traced already go on, if s wants them; those that are open
 // and not traced are not taken up: how far they have come is not known. What was traced before is written when Set returns, and ended
-// with its summary; the error is that of its output, queue.ErrStuck where it does not take that in time. The caller makes sure that there is one call at a time.
+// with its summary; the error is that of its output, queue.ErrStuck where it does not take that in time. The caller makes sure that there is
+// one call at a time.
 func (t *Tap) Set(s *Settings) error {
 	var next *session
 	if s != nil {
