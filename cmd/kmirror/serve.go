@@ -92,7 +92,7 @@ type process struct {
 	log      *slog.Logger
 	sockets  *sockets
 	broker   *broker.Broker
-	polled   *metapoll.Source
+	polled   *metapoll.Poller
 	leader   *fetch.Leader
 	store    *coordinator.Store
 	manager  *mirror.Manager
@@ -302,6 +302,11 @@ func (p *process) run(ctx context.Context) error {
 	if front.retiring.Load() && err == nil {
 		p.log.Info("retired: the node ids are unregistered", "node_ids", fmt.Sprint(p.cfg.NodeIDs))
 	}
+	return p.stopped(err)
+}
+
+// stopped says in the log that the process has ended, and why if that was not in order; what it returns has an exit code.
+func (p *process) stopped(err error) error {
 	if err != nil {
 		p.log.Error("stopped", "err", err)
 	} else {

@@ -87,6 +87,7 @@ func (p *process) runAlone(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(outer, cancel)() // what fails behind ends what is in front too
 	both, front := errgroup.WithContext(front)
+	both.Go(func() error { tellReady(front, p.polled.Ready, p.log); return nil })
 	both.Go(func() error { p.reloads.run(front); return nil })
 	both.Go(func() error { p.certificatesAsked(front); return nil })
 	both.Go(func() error { return named("gateway", p.gateway.Run(front)) })
@@ -95,8 +96,7 @@ func (p *process) runAlone(ctx context.Context) error {
 	if e := back.Wait(); e != nil {
 		err = e
 	}
-	p.log.Info("stopped", "err", err)
-	return serveError(err)
+	return p.stopped(err)
 }
 
 // certificatesAsked says when brokers want certificates from clients, which can't be relayed, once brokers are known.

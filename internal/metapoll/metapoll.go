@@ -35,7 +35,7 @@ const (
 	staleAfter = 30 * time.Second
 )
 
-// Config of a Source. Bootstrap and Listener are required.
+// Config of a Poller. Bootstrap and Listener are required.
 type Config struct {
 	// Opts are of the connections, without addresses, Bootstrap the addresses to begin with. They are asked for good, like those that
 	// brokers advertise.
@@ -61,9 +61,9 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("%s is of cluster %s, cluster_id pins %s", e.Server, e.Got, e.Want)
 }
 
-// Source is a kraft.ImageSource that holds brokers only. A broker that no answer names is Fenced in it, and left out after five minutes.
+// Poller is a kraft.ImageSource that holds brokers only. A broker that no answer names is Fenced in it, and left out after five minutes.
 // While nobody answers, what was known last stays. It works while Run runs.
-type Source struct {
+type Poller struct {
 	cfg   Config
 	cl    *kgo.Client
 	quiet *quiet.Log
@@ -82,7 +82,7 @@ type Source struct {
 }
 
 // New validates c and connects to nothing. Close releases what it holds.
-func New(c Config) (*Source, error) {
+func New(c Config) (*Poller, error) {
 	if len(c.Bootstrap) == 0 || c.Listener == "" {
 		return nil, errors.New("metapoll: addresses and the name of a listener are needed")
 	}
@@ -90,7 +90,7 @@ func New(c Config) (*Source, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Every = cmp.Or(c.Every, DefaultEvery)
-	s := &Source{cfg: c, seeds: slices.Clone(c.Bootstrap), cluster: c.ClusterID, img: kraft.Empty(), changed: make(chan struct{}),
+	s := &Poller{cfg: c, seeds: slices.Clone(c.Bootstrap), cluster: c.ClusterID, img: kraft.Empty(), changed: make(chan struct{}),
 		quiet: quiet.New(c.Log, quiet.Interval, nil)}
 	var err error
 	s.cl, err = kgo.NewClient(append([]kgo.Opt{kgo.ClientID("kmirror"), kgo.DialTimeout(askLimit), kgo.DisableClientMetrics(),
@@ -99,24 +99,24 @@ func New(c Config) (*Source, error) {
 }
 
 // Close ends the connections. Run must have returned.
-func (s *Source) Close() { s.cl.Close() }
+func (s *Poller) Close() { s.cl.Close() }
 
 // Image implements kraft.ImageSource.
-func (s *Source) Image() *kraft.Image {
+func (s *Poller) Image() *kraft.Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.img
 }
 
 // Changed implements kraft.ImageSource.
-func (s *Source) Changed() <-chan struct{} {
+func (s *Poller) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
 // Ready is nil while brokers are known and answer.
-func (s *Source) Ready() error {
+func (s *Poller) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -131,7 +131,7 @@ func (s *Source) Ready() error {
 }
 
 // Run asks until ctx ends, or until it finds that the pinned cluster is not there: *MismatchError. It must be called once only.
-func (s *Source) Run(ctx context.Context) error {
+func (s *Poller) Run(ctx context.Context) error {
 	pause := s.cfg.Every
 	for {
 		doubt, err := s.ask(ctx)
@@ -157,7 +157,7 @@ func (s *Source) Run(ctx context.Context) error {
 
 // ask has one of the brokers answer, the next one first, and works its answer in. It reports whether that has to be confirmed. Addresses
 // of the configuration that are no brokers' own come last: they may lead to any of them, also twice to the same.
-func (s *Source) ask(ctx context.Context) (doubt bool, err error) {
+func (s *Poller) ask(ctx context.Context) (doubt bool, err error) {
 	seeds, brokers := s.cl.SeedBrokers(), s.known
 	var errs []error
 	for i := range seeds {
@@ -183,7 +183,7 @@ func (s *Source) ask(ctx context.Context) (doubt bool, err error) {
 }
 
 // take works an answer in, unless it is of another cluster.
-func (s *Source) take(server string, resp *kmsg.MetadataResponse, now time.Time) (doubt bool, err error) {
+func (s *Poller) take(server string, resp *kmsg.MetadataResponse, now time.Time) (doubt bool, err error) {
 	if resp.ClusterID != nil { // brokers before 0.10.1 don't tell
 		if err := s.sameCluster(server, *resp.ClusterID); err != nil {
 			return false, err
@@ -210,7 +210,7 @@ func (s *Source) take(server string, resp *kmsg.MetadataResponse, now time.Time)
 }
 
 // sameCluster refuses an answer from another cluster than the first: addresses change hands.
-func (s *Source) sameCluster(server, id string) error {
+func (s *Poller) sameCluster(server, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -230,7 +230,7 @@ func (s *Source) sameCluster(server, id string) error {
 }
 
 // reseed has all addresses asked from now on: those that are known, and those of the configuration.
-func (s *Source) reseed() {
+func (s *Poller) reseed() {
 	var seeds []string
 	for _, b := range s.img.Brokers {
 		seeds = append(seeds, s.view.brokers[b.ID].at().String())
@@ -253,6 +253,6 @@ func (s *Source) reseed() {
 }
 
 // endpoint is an address of a broker as images have it.
-func (s *Source) endpoint(host string, port uint16) kraft.Endpoint {
+func (s *Poller) endpoint(host string, port uint16) kraft.Endpoint {
 	return kraft.Endpoint{Name: s.cfg.Listener, Host: host, Port: port, SecurityProtocol: s.cfg.SecurityProtocol}
 }

@@ -18,7 +18,7 @@ func told(cluster, brokers string) *kmsg.MetadataResponse {
 	return resp
 }
 
-func source(t *testing.T, pin string) *Source {
+func source(t *testing.T, pin string) *Poller {
 	t.Helper()
 	s, err := New(Config{Bootstrap: []string{"boot:9092", "a:1"}, Listener: "CLIENT", SecurityProtocol: 3, ClusterID: pin})
 	if err != nil {

@@ -1,7 +1,6 @@
 package metapoll
 
 import (
-	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -54,9 +53,9 @@ func (v *view) take(answer []kmsg.MetadataResponseBroker, endpoint func(host str
 	}
 	doubts := map[int32]claim{}
 	for id, b := range said {
-		now := kraft.Broker{ID: id, Endpoints: []kraft.Endpoint{endpoint(b.Host, uint16(b.Port))}}
+		broker := kraft.Broker{ID: id, Endpoints: []kraft.Endpoint{endpoint(b.Host, uint16(b.Port))}}
 		if b.Rack != nil {
-			now.Rack = *b.Rack
+			broker.Rack = *b.Rack
 		}
 		is, ok := v.brokers[id]
 		says := claim{b.Host, uint16(b.Port)}
@@ -70,10 +69,10 @@ func (v *view) take(answer []kmsg.MetadataResponseBroker, endpoint func(host str
 			changes = append(changes, change{"a broker has moved", id, says})
 		case is.Fenced:
 			changes = append(changes, change{"a broker is back", id, says})
-		case is.Rack != now.Rack:
+		case is.Rack != broker.Rack:
 			changes = append(changes, change{"a broker has another rack", id, says})
 		}
-		v.brokers[id] = known{Broker: now}
+		v.brokers[id] = known{Broker: broker}
 	}
 	for id, is := range v.brokers {
 		if _, ok := said[id]; ok {
@@ -114,7 +113,7 @@ func (k known) at() claim { return claim{k.Endpoints[0].Host, k.Endpoints[0].Por
 func (v *view) image(offset int64) *kraft.Image {
 	img := kraft.Empty()
 	img.Offset, img.Brokers = offset, make(map[int32]*kraft.Broker, len(v.brokers))
-	for id, k := range maps.All(v.brokers) {
+	for id, k := range v.brokers {
 		b := k.Broker
 		img.Brokers[id] = &b
 	}
