@@ -22,10 +22,13 @@ type tp struct {
 	partition int32
 }
 
+// inLong reports whether this is make long, which has time and the machine for itself.
+func inLong() bool { return os.Getenv("KMIRROR_LONG") != "" }
+
 // onlyInLong leaves a test to make long: all of them together would take make test beyond its time.
 func onlyInLong(t *testing.T) {
 	t.Helper()
-	if os.Getenv("KMIRROR_LONG") == "" {
+	if !inLong() {
 		t.Skip("takes minutes; make long runs it")
 	}
 }

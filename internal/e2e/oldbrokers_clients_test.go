@@ -2,12 +2,11 @@ package e2e
 
 import (
 	"bytes"
-	bigendian "encoding/binary"
+	bin "encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -24,11 +23,11 @@ import (
 
 // looks: preflight and --check tell what this is.
 func (b *oldBed) looks(t *testing.T) {
-	bin, err := binary()
+	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(timeout(t, time.Minute), bin, "preflight", "--config", b.s.config, "--kafka-version", b.dst.Version())
+	cmd := exec.CommandContext(timeout(t, time.Minute), path, "preflight", "--config", b.s.config, "--kafka-version", b.dst.Version())
 	out, err := cmd.CombinedOutput()
 	b.own = append(b.own, cmd.Process.Pid)
 	if err != nil || strings.Contains(string(out), "warn") {
@@ -66,7 +65,7 @@ func exchanged(addr string, req kmsg.Request) ([]byte, error) {
 	if _, err := io.ReadFull(nc, head); err != nil {
 		return nil, err
 	}
-	body := make([]byte, bigendian.BigEndian.Uint32(head)-4)
+	body := make([]byte, bin.BigEndian.Uint32(head)-4)
 	_, err = io.ReadFull(nc, body)
 	return body, err
 }
@@ -145,14 +144,14 @@ func (b *oldBed) kcats(t *testing.T) {
 func message(magic byte, value string) []byte {
 	m := []byte{magic, 0}
 	if magic == 1 {
-		m = bigendian.BigEndian.AppendUint64(m, 1_600_000_000_000)
+		m = bin.BigEndian.AppendUint64(m, 1_600_000_000_000)
 	}
-	m = bigendian.BigEndian.AppendUint32(m, 0xffffffff) // no key
-	m = bigendian.BigEndian.AppendUint32(m, uint32(len(value)))
+	m = bin.BigEndian.AppendUint32(m, 0xffffffff) // no key
+	m = bin.BigEndian.AppendUint32(m, uint32(len(value)))
 	m = append(m, value...)
-	set := bigendian.BigEndian.AppendUint64(nil, 0)
-	set = bigendian.BigEndian.AppendUint32(set, uint32(len(m)+4))
-	return append(bigendian.BigEndian.AppendUint32(set, crc32.ChecksumIEEE(m)), m...)
+	set := bin.BigEndian.AppendUint64(nil, 0)
+	set = bin.BigEndian.AppendUint32(set, uint32(len(m)+4))
+	return append(bin.BigEndian.AppendUint32(set, crc32.ChecksumIEEE(m)), m...)
 }
 
 // formats: requests of the first versions, with messages of formats 0 and 1, small ones and such as are passed on as they come; the replies
@@ -267,7 +266,7 @@ func (b *oldBed) oldTools(t *testing.T) {
 		}
 	}
 	now, old := "org.apache.kafka.tools.", "kafka."
-	if os.Getenv("KMIRROR_LONG") != "" {
+	if inLong() {
 		// Brokers before 2.4 have no default for the replication factor that they would tell.
 		tool("", now+"TopicCommand", "", "Created topic consoles", "--bootstrap-server", b.addr, "--create", "--topic", "consoles", "--partitions", "2",
 			"--replication-factor", "2")
@@ -278,7 +277,7 @@ func (b *oldBed) oldTools(t *testing.T) {
 	read := []string{"--bootstrap-server", b.addr, "--topic", "consoles", "--from-beginning", "--group", "old", "--max-messages", "1"}
 	tool("", now+"ConsoleProducer", "new\n", "", "--bootstrap-server", b.addr, "--topic", "consoles")
 	tool(b.dst.Version(), old+"tools.ConsoleConsumer", "", "new\n", read...)
-	if os.Getenv("KMIRROR_LONG") != "" {
+	if inLong() {
 		read[len(read)-1], read[len(read)-3] = "2", "new"
 		tool(b.dst.Version(), old+"tools.ConsoleProducer", "old\n", "", "--broker-list", b.addr, "--topic", "consoles")
 		tool("", now+"consumer.ConsoleConsumer", "", "old\n", read...)
@@ -288,12 +287,12 @@ func (b *oldBed) oldTools(t *testing.T) {
 
 // traced: kmirror trace between the gateway and a broker.
 func (b *oldBed) traced(t *testing.T) {
-	bin, err := binary()
+	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	cmd := exec.CommandContext(timeout(t, time.Minute), bin, "trace", "--listen", at, "--upstream", b.dst.Node(1).Addr(testkafka.ClientListener), "--payload")
+	cmd := exec.CommandContext(timeout(t, time.Minute), path, "trace", "--listen", at, "--upstream", b.dst.Node(1).Addr(testkafka.ClientListener), "--payload")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -339,8 +338,5 @@ func (b *oldBed) traced(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "not decoded:") {
 		t.Errorf("not all is decoded:\n%.4000s", out.String())
-	}
-	if os.Getenv("KMIRROR_SHOW") != "" {
-		t.Logf("%s%s", out.String(), errs.String())
 	}
 }

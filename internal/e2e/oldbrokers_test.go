@@ -67,7 +67,7 @@ func oldBrokersOn(t *testing.T, version string) {
 		{"message formats", b.formats, false}, {"franz-go", b.works, false}, {"Kafka's tools", b.oldTools, false}, {"trace", b.traced, false},
 		{"brokers restart", b.restarts, true}, {"a broker moves", b.elsewhere, true},
 	} {
-		if step.long && (os.Getenv("KMIRROR_LONG") == "" || version != testkafka.FirstOfAll) {
+		if step.long && (!inLong() || version != testkafka.FirstOfAll) {
 			continue
 		}
 		if !t.Run(step.name, step.run) {

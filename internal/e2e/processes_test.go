@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -38,7 +37,7 @@ func (p *couple) killed(t *testing.T) {
 	took := p.mirrors(t, began)
 	t.Logf("mirroring again %s after the kill", took)
 	bar := takeoverBar
-	if os.Getenv("KMIRROR_LONG") == "" { // make test also runs on machines with much else to do
+	if !inLong() { // make test also runs on machines with much else to do
 		bar = sessionBar
 	}
 	if took > bar {
