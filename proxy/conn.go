@@ -81,9 +81,9 @@ type conn struct {
 	peer, refused bool
 	// verdict is of the certificate, nil as long as none was judged; for Rejudge.
 	verdict atomic.Pointer[verdict]
-	// cluster is what the principal may do with the cluster, known once proved. guarded: a broker says so, learnt is when it did, question
-	// what it is asked now, and told what it has said so far; then rights is what is known of topics, and denied are those
-	// of the present request that it may not touch.
+	// cluster is what the principal may do with the cluster, known once proved. guarded: a broker's word on it counts. learnt is when that was
+	// given, question what the broker is asked now, told what it has answered so far; rights is what is known of topics, and denied are those
+	// of the present request that the principal may not touch.
 	cluster  int32
 	told     int32
 	guarded  bool

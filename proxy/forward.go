@@ -176,8 +176,8 @@ func (c *conn) askReplica(broker int32, req kmsg.Request, wait time.Duration) (k
 }
 
 // prove makes sure that the client is authenticated, where the listener wants SASL, before we answer anything ourselves, and that what it
-// may do with the cluster is known, and is not old. On a plaintext listener everybody may do everything: where that is the brokers' own, it is so for
-// them too. On one with TLS alone it is up to them, since they may want a certificate, which nobody can show through us.
+// may do with the cluster is known, and is not old. On a plaintext listener everybody may do everything: where that is the brokers' own, it
+// is so for them too. On one with TLS alone it is up to them, since they may want a certificate, which nobody can show through us.
 func (c *conn) prove() error {
 	if c.proved {
 		if err := c.inSession(); err != nil {

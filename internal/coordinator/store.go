@@ -201,7 +201,8 @@ func (s *Store) DeleteTopic(ctx context.Context, t Topic) error {
 	return s.write(ctx, func(n int32) ([]record, error) { return []record{newRecord(topicKey(t), nil, n)}, nil })
 }
 
-// PutState stores partition states, each in place of the one that its Base names, or not at all (ErrChanged). A LastMirrorEpoch of -1 leaves the stored one as it is, as in the KIP; ForgetEpoch removes it.
+// PutState stores partition states, each in place of the one that its Base names, or not at all (ErrChanged). A LastMirrorEpoch of -1 leaves
+// the stored one as it is, as in the KIP; ForgetEpoch removes it.
 func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	for _, st := range states {
 		if err := ValidateName(st.Mirror); err != nil {

@@ -30,7 +30,8 @@ type Pong struct {
 }
 
 func (p Pong) same(o Pong) bool {
-	return p.Ready == o.Ready && p.Leaving == o.Leaving && p.Refused == o.Refused && slices.Equal(p.Unreachable, o.Unreachable) && slices.Equal(p.NodeIDs, o.NodeIDs)
+	return p.Ready == o.Ready && p.Leaving == o.Leaving && p.Refused == o.Refused && slices.Equal(p.Unreachable, o.Unreachable) &&
+		slices.Equal(p.NodeIDs, o.NodeIDs)
 }
 
 // ErrRefused is wrapped by a Pinger's error when somebody answers who does not want to hear us, or whom we don't trust.
