@@ -105,6 +105,12 @@ func (b *oldBed) serve(t *testing.T) {
 	b.s, b.first = aloneGateway(t, b.dst, "", "127.0.0.1", b.doors[1].ln.Addr().String(), b.doors[2].ln.Addr().String())
 	b.addr, b.trace = b.s.client, filepath.Join(b.s.dir, "trace.log")
 	b.s.start()
+	eventually(t, 30*time.Second, "the log says that it is ready", func() error {
+		if !strings.Contains(mustRead(t, b.s.log), "msg=ready") {
+			return errors.New("it does not")
+		}
+		return nil
+	})
 }
 
 // told is what kcat, asking any broker, is told: the brokers' ids by address, without those that are not the gateway's.
