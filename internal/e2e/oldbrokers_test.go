@@ -32,9 +32,9 @@ func TestOldBrokers(t *testing.T) {
 		t.Skip("needs real brokers")
 	}
 	testkafka.EnsureKcat(t)
-	for _, version := range []string{testkafka.FirstOfAll, testkafka.LastOfTwo} {
+	for _, version := range []string{testkafka.OldestWithZooKeeper, testkafka.LatestWithZooKeeper} {
 		t.Run(version, func(t *testing.T) {
-			if version != testkafka.FirstOfAll {
+			if version != testkafka.OldestWithZooKeeper {
 				onlyInLong(t)
 			}
 			oldBrokersOn(t, version)
@@ -67,7 +67,7 @@ func oldBrokersOn(t *testing.T, version string) {
 		{"message formats", b.formats, false}, {"franz-go", b.works, false}, {"Kafka's tools", b.oldTools, false}, {"trace", b.traced, false},
 		{"brokers restart", b.restarts, true}, {"a broker moves", b.elsewhere, true},
 	} {
-		if step.long && (!inLong() || version != testkafka.FirstOfAll) {
+		if step.long && (!inLong() || version != testkafka.OldestWithZooKeeper) {
 			continue
 		}
 		if !t.Run(step.name, step.run) {
@@ -94,7 +94,7 @@ func oldBrokersOn(t *testing.T, version string) {
 	}
 	text := mustRead(t, b.trace)
 	for _, part := range []string{"> Produce v0", "> Produce v2", "> Fetch v0", "> ApiVersions v3", "< ApiVersions v3(as v0)", "!UNSUPPORTED_VERSION"} {
-		if !strings.Contains(text, part) && (version == testkafka.FirstOfAll || !strings.Contains(part, "ApiVersions v3(") && part[0] != '!') {
+		if !strings.Contains(text, part) && (version == testkafka.OldestWithZooKeeper || !strings.Contains(part, "ApiVersions v3(") && part[0] != '!') {
 			t.Errorf("%q is not in the trace", part)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 
 // Kafka versions with ZooKeeper under test.
 const (
-	// FirstOfAll is the oldest version that Kafka 4's clients speak to (KIP-896).
-	FirstOfAll = "2.1.1"
-	// LastOfTwo is the last of version 2.
-	LastOfTwo = "2.8.2"
+	// OldestWithZooKeeper is the oldest version that Kafka 4's clients speak to (KIP-896).
+	OldestWithZooKeeper = "2.1.1"
+	// LatestWithZooKeeper is the newest of those, the last of version 2.
+	LatestWithZooKeeper = "2.8.2"
 )
 
 const (
@@ -52,7 +52,7 @@ func (o Options) checkZooKeeper() error {
 	case o.ZooKeeper && (!beforeFour(o.Version) || o.Controllers > 0 || o.Combined > 1 || o.security != nil || len(o.FormatArgs) > 0):
 		return fmt.Errorf("testkafka: cluster %q: with ZooKeeper the version is below 4, and there are no controllers, security or format", o.Name)
 	case !o.ZooKeeper && beforeFour(o.Version):
-		return fmt.Errorf("testkafka: cluster %q: version %s runs with ZooKeeper only", o.Name, o.Version)
+		return fmt.Errorf("testkafka: cluster %q: version %s is run with ZooKeeper here, set Options.ZooKeeper", o.Name, o.Version)
 	}
 	return nil
 }
