@@ -15,7 +15,8 @@ import (
 const reloadEvery = 3 * time.Second
 
 // reloader follows the configuration file: it reads it again when it has changed, or at a signal, and has what may change without a
-// restart applied. A file that can't be used is told once, and what is in force stays.
+// restart applied. A file that can't be used is told once, and what is in force stays; it is read again until it can be: what is wrong may
+// be a file that it names, such as a certificate that is just being renewed, and nothing of the configuration itself changes then.
 type reloader struct {
 	path    string
 	environ func() []string
@@ -27,7 +28,8 @@ type reloader struct {
 	apply   func(before, next *Config, again bool)
 	signals chan os.Signal
 
-	seen fs.FileInfo // nil where there was none
+	seen   fs.FileInfo // nil where there was none
+	failed string      // why the file could not be used when it was last read, empty if it could
 }
 
 // newReloader is to be made before the file is read for the first time: it looks at it now. The other fields are the caller's to fill.
@@ -46,13 +48,21 @@ func (r *reloader) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if r.changed() {
-				r.load(false)
-			}
+			r.look()
 		case <-r.signals:
 			r.changed()
 			r.load(true)
 		}
+	}
+}
+
+// look reads the file if it has changed, or could not be used.
+func (r *reloader) look() {
+	if r.changed() {
+		r.failed = ""
+		r.load(false)
+	} else if r.failed != "" {
+		r.load(false)
 	}
 }
 
@@ -71,9 +81,13 @@ func (r *reloader) changed() bool {
 func (r *reloader) load(again bool) {
 	next, err := loadConfig(r.path, r.environ())
 	if err != nil {
-		r.log.Warn("the configuration can't be used; the one before it stays in force", "err", err)
+		if again || err.Error() != r.failed {
+			r.log.Warn("the configuration can't be used; the one before it stays in force", "err", err)
+		}
+		r.failed = err.Error()
 		return
 	}
+	r.failed = ""
 	if r.running == nil {
 		r.running = r.current
 	}
@@ -106,9 +120,10 @@ func needRestart(before, after *Config) (keys []string) {
 	return keys
 }
 
-// reload brings into force what of a configuration may change while the process runs.
+// reload brings into force what of a configuration may change while the process runs. A listener that has no use for allow any more, without
+// TLS or with logins, waits for a restart, and who is allowed with it: nobody else could come in until then.
 func (p *process) reload(before, next *Config, again bool) {
-	if p.admin != nil && !slices.Equal(before.Admin.Allow, next.Admin.Allow) {
+	if p.admin != nil && len(next.Admin.Allow) > 0 && !slices.Equal(before.Admin.Allow, next.Admin.Allow) {
 		p.log.Info("admin.allow has changed", "audit", true, "verb", "allow", "allow", next.Admin.Allow)
 		p.admin.SetAllow(next.Admin.Allow)
 	}
@@ -129,11 +144,11 @@ func (p *process) reload(before, next *Config, again bool) {
 	}
 }
 
-// reloadPeers brings the brokers into force that may replicate, on listeners that are there.
+// reloadPeers brings the brokers into force that may replicate, on listeners that are there and know them by certificates.
 func (p *process) reloadPeers(next *Config) {
 	changed := false
 	for _, l := range next.Listeners {
-		if allow := p.sockets.allow[l.Name]; allow != nil && allow.set(l) {
+		if allow := p.sockets.allow[l.Name]; allow != nil && len(l.Allow) > 0 && allow.set(l) {
 			changed = true
 			p.log.Info("allow of a listener has changed", "audit", true, "verb", "allow", "listener", l.Name, "allow", l.Allow,
 				"principal_mapping_rules", l.PrincipalMappingRules)
