@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
+	"slices"
 	"strings"
 )
 
@@ -59,7 +61,35 @@ func compileLikeJava(pattern string) (*regexp.Regexp, error) {
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 	}
+	if tree, err := syntax.Parse(pattern, syntax.Perl); err != nil || repeatsOtherwise(tree) {
+		return nil, errors.New("what is repeated may not hold a group nor be empty, as in (a)* or (?:a*)*, since Kafka may remember another " +
+			"turn of it: write (?:a)* or a*")
+	}
 	return re, nil
+}
+
+// repeatsOtherwise reports whether an expression repeats a part that has a group, or that can match the empty text. Java ends such loops
+// elsewhere, and keeps what a group had in turns that were empty or taken back; Go does not.
+func repeatsOtherwise(re *syntax.Regexp) bool {
+	repeats := re.Op == syntax.OpStar || re.Op == syntax.OpPlus || re.Op == syntax.OpRepeat
+	return repeats && (re.MaxCap() > 0 || canBeEmpty(re.Sub[0])) || slices.ContainsFunc(re.Sub, repeatsOtherwise)
+}
+
+// canBeEmpty reports whether an expression matches the empty text.
+func canBeEmpty(re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpLiteral, syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return false
+	case syntax.OpConcat:
+		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !canBeEmpty(sub) })
+	case syntax.OpAlternate:
+		return slices.ContainsFunc(re.Sub, canBeEmpty)
+	case syntax.OpCapture, syntax.OpPlus:
+		return canBeEmpty(re.Sub[0])
+	case syntax.OpRepeat:
+		return re.Min == 0 || canBeEmpty(re.Sub[0])
+	}
+	return true
 }
 
 // outerAlternative reports whether a | stands outside of all parentheses. In sets nothing of that means anything.

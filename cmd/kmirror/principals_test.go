@@ -34,6 +34,7 @@ var ruled = []struct {
 	{`RULE:^(CN|OU)=(\w+)$/$0 $2/`, map[string]string{"OU=a": "OU=a a", "O=a": ""}},
 	{`RULE:^CN=[(a|b\]]+(c|d)$/$1/`, map[string]string{"CN=a](|c": "c", "CN=ac|d": "", "CN=a": ""}},
 	{`RULE:^CN=a\/b$/slash/`, map[string]string{"CN=a/b": "slash"}},
+	{`RULE:^((?:a|bc*)+,?)(\d*)$/<$1$2>/`, map[string]string{"aabcc,12": "<aabcc,12>", "bcc": "<bcc>", "": ""}},
 	{`RULE:^CN=(a)?b$/<$1>/`, map[string]string{"CN=ab": "<a>", "CN=b": "<>"}},
 }
 
@@ -66,6 +67,7 @@ func TestPrincipalRules(t *testing.T) {
 		"RULE:^(?i)a$/b/": "(?i is not supported", "RULE:^[a&&b]$/c/": "&&", `RULE:^\pL$/b/`: `\p`,
 		"RULE:^[a[b]]$/c/": "not supported", "RULE:^(a$/b/": "parentheses", "RULE:^a++$/b/": "nested repetition",
 		"RULE:^(a)$/$2/": "up to 1", "RULE:^(a)$/$x/": "one digit", "RULE:^(a)$/$10/": "one digit", "RULE:^a$/${b}/": "one digit",
+		"RULE:^(a*)*$/$1/": "hold a group", "RULE:^CN=(?:x(a|b)){2},.*$/$1/": "hold a group", "RULE:^(a|(?:b?c*)+)$/$1/": "nor be empty",
 		`RULE:^\Qa\E$/b/`: "not supported", `RULE:^a\b$/b/`: "not supported",
 	} {
 		if _, err := parsePrincipalRules(rules); err == nil || !strings.Contains(err.Error(), part) {
