@@ -73,8 +73,9 @@ type conn struct {
 	// up is the connection that forwarded requests go over, nil before the first; others are those to further replicas.
 	up     *upstream
 	others map[int32]*upstream
-	// sasl: the client has begun to authenticate; proved: the broker upstream has confirmed that it succeeded.
-	sasl, proved bool
+	// sasl: the client has begun to authenticate; loggedIn: the broker upstream has confirmed that it succeeded; proved: and has told what
+	// the client may do.
+	sasl, loggedIn, proved bool
 	// sessionEnds is when the session of the last login ends, in milliseconds since 1970, 0 for never. Who reads the broker's replies sets it.
 	sessionEnds atomic.Int64
 	// peer: the certificate is that of a broker of the destination; refused: one was to be shown, and it is not.

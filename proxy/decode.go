@@ -61,7 +61,7 @@ func (c *conn) reserve(h protocol.RequestHeader, body []byte) (counted bool, err
 		return false, nil
 	}
 	if h.Key != keyApiVersions && !c.refused {
-		if err := c.prove(); err != nil {
+		if err := c.proveLogin(); err != nil {
 			return false, err
 		}
 	}

@@ -202,6 +202,30 @@ func (c *conn) prove() error {
 	return nil
 }
 
+// proveLogin is prove where it does not matter what the client may do. Behind a gateway there may be brokers that know nothing of what
+// prove asks, those before 2.8, and end the connection of who asks that. Metadata of no topic all of them tell, to whom is logged in.
+func (c *conn) proveLogin() error {
+	if c.l.front == nil || c.proved {
+		return c.prove()
+	}
+	sasl, _, known := c.s.security(c.l)
+	switch {
+	case !known || !sasl:
+		return nil // nobody logs in
+	case !c.sasl:
+		return closef("not authenticated", "a request came before the SASL handshake")
+	case c.loggedIn:
+		return c.inSession()
+	}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version, req.Topics = 1, []kmsg.MetadataRequestTopic{} // nil would be all topics
+	if _, err := c.askUpstream(req, 0); err != nil {
+		return err
+	}
+	c.loggedIn = true
+	return nil
+}
+
 // security reports whether the listener authenticates by SASL and whether it has TLS, by what brokers registered under its name.
 func (s *Server) security(l Listener) (sasl, secure, known bool) {
 	for _, b := range s.cfg.Images.Image().Brokers {

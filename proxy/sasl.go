@@ -17,7 +17,7 @@ func (c *conn) beginSASL(h protocol.RequestHeader, body []byte) error {
 	c.sasl = true
 	if !c.peer {
 		// Whoever logs in again may fail, or may have other rights now: the broker is asked anew before we answer anything.
-		c.proved, c.rights = false, nil
+		c.proved, c.loggedIn, c.rights = false, false, nil
 	}
 	api, _ := protocol.LookupAPI(h.Key)
 	if h.Key != keySaslHandshake {
