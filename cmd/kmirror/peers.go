@@ -12,6 +12,7 @@ import (
 	"kmirror/internal/mirror"
 	"kmirror/internal/peers"
 	"kmirror/protocol"
+	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
 )
 
@@ -80,6 +81,26 @@ func processOf(m coordinator.Member, pong peers.Pong, img *kraft.Image) mirror.P
 	return out
 }
 
+// twin is an error when this process is no member of the destination because another one that answers has its node ids: it takes no
+// part in anything then, until that one has ended.
+func (p *process) twin() error {
+	if p.broker.Registered() {
+		return nil
+	}
+	for _, m := range p.store.Others() {
+		if !slices.ContainsFunc(m.NodeIDs, func(id int32) bool { return slices.Contains(p.self.NodeIDs, id) }) {
+			continue
+		}
+		if _, answers := p.peers.Answer(m); answers {
+			return &admin.Error{Code: kip1279.CoordinatorNotAvailable, Exit: admin.ExitRefused,
+				Message: fmt.Sprintf("the kmirror at %s takes no part in anything: it has node_ids %v, and the kmirror that is alive at %s has %v",
+					p.self.Admin, p.self.NodeIDs, m.Admin, m.NodeIDs),
+				Hint: fmt.Sprintf("ask %s; stop one of the two, or give it node_ids of its own", m.Admin)}
+		}
+	}
+	return nil
+}
+
 // liftPeers has other processes lift the cordon of their node ids. Ids of a process that is gone are left to the controller's refusal.
 func (p *process) liftPeers(ctx context.Context, ids []int32) error {
 	for _, m := range p.alive() {
@@ -114,7 +135,7 @@ func (p *process) adminProcesses() []admin.Process {
 // service answers operators for all processes.
 func (p *process) service() admin.Service {
 	return &admin.Forward{
-		Service: operator{p.manager, p.syncer}, Processes: p.adminProcesses,
+		Service: operator{p.manager, p.syncer}, Processes: p.adminProcesses, Idle: p.twin,
 		Owner: func(name string) (admin.Process, bool) {
 			m, ok := p.store.MetadataOwner(name)
 			return asProcess(m), ok && (m.Self || p.peers.Alive(m))

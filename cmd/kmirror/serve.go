@@ -179,7 +179,7 @@ func (p *process) dataSide(legs legs) (err error) {
 func (p *process) operatorSide(legs legs) (err error) {
 	cfg, log := p.cfg, p.log
 	if p.store, err = coordinator.New(coordinator.Config{Opts: legs.bootstrap, Exclude: p.broker.Guest, Self: p.self, Peer: p.asker, Liveness: p.peers,
-		Log: log}); err != nil {
+		Standing: p.broker, Log: log}); err != nil {
 		return err
 	}
 	if p.verifier, err = verify.New(verify.Config{
@@ -241,6 +241,9 @@ func (p *process) listeners(legs legs) (err error) {
 
 // ready is nil when the process does its job: registered, unfenced, metadata caught up, state loaded.
 func (p *process) ready() error {
+	if err := p.twin(); err != nil {
+		return err
+	}
 	if err := p.broker.Ready(); err != nil {
 		return err
 	}

@@ -37,6 +37,16 @@ type Forward struct {
 	Owner     func(mirror string) (Process, bool)
 	// Dial makes a client of one process, with PeerClientID.
 	Dial func(address string) (Service, func(), error)
+	// Idle is why this process can answer nobody, such as that its node ids are another's; nil, or one that returns nil: it can.
+	Idle func() error
+}
+
+// idle is Idle's error.
+func (f *Forward) idle() error {
+	if f.Idle == nil {
+		return nil
+	}
+	return f.Idle()
 }
 
 // at runs f against a process.
@@ -77,6 +87,9 @@ func (f *Forward) gone(p Process) bool {
 // owned runs f at the metadata coordinator of a mirror. When that one is held dead before it has answered, another one takes over and is
 // asked instead: every verb may be repeated.
 func (f *Forward) owned(ctx context.Context, mirror string, call func(context.Context, Service) error) error {
+	if err := f.idle(); err != nil {
+		return err
+	}
 	for range len(f.Processes()) {
 		p, ok := f.Owner(mirror)
 		if !ok || Forwarded(ctx) {
@@ -125,6 +138,9 @@ func (f *Forward) RecoverTopics(ctx context.Context, req TopicsRequest) (out []T
 
 // Retire goes to the process that has the node ids.
 func (f *Forward) Retire(ctx context.Context, req RetireRequest) (out RetireResult, err error) {
+	if err := f.idle(); err != nil {
+		return out, err
+	}
 	for _, p := range f.Processes() {
 		if !p.Self && !Forwarded(ctx) && slices.ContainsFunc(req.NodeIDs, func(id int32) bool { return slices.Contains(p.NodeIDs, id) }) {
 			err = f.at(ctx, p, func(ctx context.Context, s Service) error { out, err = s.Retire(ctx, req); return err })
@@ -137,6 +153,9 @@ func (f *Forward) Retire(ctx context.Context, req RetireRequest) (out RetireResu
 // everywhere runs f against all live processes at once, against this one only when the request was passed on. A process that does not
 // answer is left out unless it is the only one: it is held dead soon, and others take over what it had.
 func (f *Forward) everywhere(ctx context.Context, call func(context.Context, Service) error) error {
+	if err := f.idle(); err != nil {
+		return err
+	}
 	procs := f.Processes()
 	if Forwarded(ctx) || len(procs) < 2 {
 		return call(ctx, f.Service)

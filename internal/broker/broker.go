@@ -37,6 +37,7 @@ type Broker struct {
 	images    broadcast                          // at each published image
 	fence     atomic.Pointer[string]
 	retiring  atomic.Bool
+	standing  standing
 
 	ended   chan struct{} // closed when Run returns
 	mu      sync.Mutex

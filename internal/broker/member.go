@@ -63,6 +63,7 @@ func (m *member) set(s State, epoch int64, err error) {
 	if err == nil {
 		m.failures.ok()
 	}
+	m.b.standing.look(m.b.members)
 	if old.State != s || old.Epoch != epoch {
 		m.log.Info("node state", "state", s, "epoch", epoch)
 		m.b.cfg.Observer.NodeState(m.node.ID, s)
@@ -96,6 +97,7 @@ func (m *member) run(ctx context.Context, stop <-chan struct{}) error {
 			return m.leave(ctx)
 		}
 		if !evicted {
+			m.set(StateStarting, -1, fmt.Errorf("node id %d: %w", m.node.ID, errReplaced))
 			continue
 		}
 		m.set(StateEvicted, -1, fmt.Errorf("node id %d: %w", m.node.ID, ErrEvicted))

@@ -37,6 +37,7 @@ type cluster struct {
 	often  *quiet.Log // what each partition may have to say at the same time
 	table  *table
 	live   Liveness
+	stands Standing
 	peer   Peer
 	client *kgo.Client
 	sender *sender
@@ -103,7 +104,7 @@ func newCluster(s *Store, client *kgo.Client, life context.Context) *cluster {
 	c := &cluster{
 		self: s.cfg.Self, group: groupPrefix + s.cfg.Topic, topic: s.cfg.Topic, n: s.partitions, log: s.log,
 		often: quiet.New(s.log, quiet.Interval, nil), table: s.table,
-		live: s.cfg.Liveness, peer: s.cfg.Peer, client: client, sender: newSender(life, client, s.cfg.Topic, s.log),
+		live: s.cfg.Liveness, stands: s.cfg.Standing, peer: s.cfg.Peer, client: client, sender: newSender(life, client, s.cfg.Topic, s.log),
 		touch:   s.table.touch,
 		changed: make(chan struct{}), claims: make([]claim, s.partitions), read: make([]int64, s.partitions),
 		spared: map[string]time.Time{}, vanish: s.cfg.vanish, closed: s.closed,
@@ -236,8 +237,8 @@ func (c *cluster) targetLocked(partition int32) (Member, bool) {
 	cl := c.claims[partition]
 	claimed := cl.known() && c.alive(cl.owner)
 	switch {
-	case c.lost:
-		// What others claimed stands; whether we may claim, the group will say.
+	case c.lost, !c.stands.Registered():
+		// What others claimed stands; whether we may claim, the group will say, or the controller.
 		return cl.owner, claimed && !cl.owner.Self
 	case c.view != nil:
 		i, ok := c.view.owner[partition]

@@ -28,7 +28,7 @@ func named(id string) Member { return Member{ProcessID: id, Admin: id + ":1", Se
 
 // member is process a of a topic with n partitions, loaded.
 func member(n int32, live Liveness) *cluster {
-	s := &Store{cfg: Config{Topic: "t", Self: named("a"), Liveness: live, Peer: nobody{}}, log: slog.New(slog.DiscardHandler),
+	s := &Store{cfg: Config{Topic: "t", Self: named("a"), Liveness: live, Peer: nobody{}, Standing: always{}}, log: slog.New(slog.DiscardHandler),
 		table: silent(), partitions: n, closed: make(chan struct{})}
 	c := newCluster(s, nil, context.Background())
 	c.load()
@@ -44,6 +44,34 @@ func viewOf(generation int32, owners map[int32]string, ids ...string) *view {
 		v.owner[p] = slices.Index(ids, id)
 	}
 	return v
+}
+
+// stranger is a process that is not registered.
+type stranger struct{ always }
+
+func (stranger) Registered() bool { return false }
+
+func TestWhoIsNotRegisteredOwnsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		claim claim
+		view  *view
+		dead  dead
+		want  string
+	}{
+		"a new topic": {}, "claimed by the dead": {claim: claim{owner: named("b")}, dead: dead{"b": true}},
+		"claimed by one who answers": {claim: claim{owner: named("b")}, want: "b"},
+		"claimed by itself before":   {claim: claim{owner: named("a")}},
+		"the group says so still":    {claim: claim{owner: named("b")}, view: viewOf(2, map[int32]string{0: "a"}, "a", "b"), want: "b"},
+	} {
+		k := member(1, c.dead)
+		k.stands, k.claims[0], k.view = stranger{}, c.claim, c.view
+		if m, ok := k.target(0); ok != (c.want != "") || ok && m.ProcessID != c.want {
+			t.Errorf("%s: %+v %v, want %q", name, m, ok, c.want)
+		}
+		if _, _, may := k.mayClaim(0); may {
+			t.Errorf("%s: it may claim", name)
+		}
+	}
 }
 
 func TestWhoIsToOwn(t *testing.T) {

@@ -43,10 +43,11 @@ type memberJSON struct {
 	Partitions []int32 `json:"partitions,omitempty"`
 }
 
-// errRejoin: the group is formed anew. errExpelled: it does not know us any more.
+// errRejoin: the group is formed anew. errExpelled: it does not know us any more. errUnregistered: the destination does not.
 var (
-	errRejoin   = errors.New("the group is formed anew")
-	errExpelled = errors.New("not a member of the group")
+	errRejoin       = errors.New("the group is formed anew")
+	errExpelled     = errors.New("not a member of the group")
+	errUnregistered = errors.New("not registered with the destination")
 )
 
 // membership keeps this process in the group until ctx ends. It speaks the group protocol itself: kgo's group client would read
@@ -54,6 +55,9 @@ var (
 func (c *cluster) membership(ctx context.Context) error {
 	id := ""
 	for back := retryFirst; ; back = min(2*back, retryMost) {
+		if !c.awaitStanding(ctx) {
+			break
+		}
 		err := c.session(ctx, &id)
 		if ctx.Err() != nil {
 			break
@@ -62,6 +66,12 @@ func (c *cluster) membership(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errRejoin):
 			back = retryFirst / 4
+		case errors.Is(err, errUnregistered):
+			back = retryFirst / 4
+			c.log.Warn("this process leaves the others: none of its node ids is registered by it any more", "group", c.group)
+			c.leave(ctx, id)
+			id = ""
+			c.agreed(nil)
 		case errors.Is(err, errExpelled):
 			back = retryFirst / 4
 			if errors.Is(err, kerr.UnknownMemberID) {
@@ -83,6 +93,21 @@ func (c *cluster) membership(ctx context.Context) error {
 	}
 	c.leave(context.WithoutCancel(ctx), id)
 	return nil
+}
+
+// awaitStanding waits until the process is registered; false when ctx ends before.
+func (c *cluster) awaitStanding(ctx context.Context) bool {
+	for {
+		changed := c.stands.RegisteredChanged()
+		if c.stands.Registered() {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // missed notes that the group did not answer. After a while this process goes on without it. It takes several times: a process
@@ -184,6 +209,9 @@ func (c *cluster) stay(ctx context.Context, id string, generation int32) error {
 	for misses := 0; misses < deafAfter; {
 		if !pause(ctx, heartbeatEvery) {
 			return ctx.Err()
+		}
+		if !c.stands.Registered() {
+			return errUnregistered
 		}
 		req := kmsg.NewPtrHeartbeatRequest()
 		req.Group, req.Generation, req.MemberID = c.group, generation, id

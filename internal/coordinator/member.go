@@ -72,6 +72,19 @@ type Liveness interface {
 	Changed() <-chan struct{}
 }
 
+// Standing tells whether this process is a member of the destination, and so may own partitions of the topic.
+type Standing interface {
+	Registered() bool
+	// RegisteredChanged returns a channel that is closed when Registered gives another answer.
+	RegisteredChanged() <-chan struct{}
+}
+
+// always is the Standing of a process that needs none.
+type always struct{}
+
+func (always) Registered() bool                   { return true }
+func (always) RegisteredChanged() <-chan struct{} { return nil }
+
 // everybody is the Liveness of a process that asks no one: all are alive until the group says otherwise.
 type everybody struct{}
 

@@ -38,14 +38,18 @@ func (c *cluster) own(ctx context.Context) error {
 			c.log.Info("partitions of the state topic that this process owns", "now", n, "before", told)
 			told = n
 		}
-		changed, live := c.wait(), c.live.Changed()
+		changed, live, standing := c.wait(), c.live.Changed(), c.stands.RegisteredChanged()
+		registered := c.stands.Registered()
 		if c.isLoaded() {
 			c.live.Watch(c.others())
 		}
 		for p := range c.n {
 			s := c.shards[p]
 			m, ok := c.target(p)
-			if ok && !m.Self {
+			switch {
+			case !registered:
+				s.drop("this process is not registered with the destination", c.log)
+			case ok && !m.Self:
 				s.drop("another process is to own it", c.log)
 			}
 			if _, _, may := c.mayClaim(p); !ok || !m.Self || !may || !s.begin() {
@@ -73,6 +77,8 @@ func (c *cluster) own(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-live:
+			c.touch()
+		case <-standing:
 			c.touch()
 		case <-timer.C:
 		case <-ctx.Done():

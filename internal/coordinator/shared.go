@@ -31,6 +31,14 @@ func (s *Store) Members() []Member {
 	return []Member{s.cfg.Self}
 }
 
+// Others returns the other processes that are members or have claimed a partition, dead ones among them, sorted by process id.
+func (s *Store) Others() []Member {
+	if c := s.shared(); c != nil {
+		return c.others()
+	}
+	return nil
+}
+
 // MetadataOwner returns the metadata coordinator of a mirror: the owner of the partition that its definition lies in. It
 // is false before the topic is loaded and while it is not known. Between two owners both may hold themselves for it for a moment.
 func (s *Store) MetadataOwner(mirror string) (Member, bool) {

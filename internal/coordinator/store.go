@@ -30,10 +30,11 @@ type Config struct {
 	// Exclude reports broker ids that may not hold the topic: ours, since we keep no log. nil excludes none.
 	Exclude func(brokerID int32) bool
 	// Self is this process; its ProcessID is required. Peer asks the others that share the topic (nil: they can't be asked), Liveness tells
-	// which of them answer (nil: all do).
+	// which of them answer (nil: all do). It joins them, and owns partitions, only while it is registered by its Standing (nil: always).
 	Self     Member
 	Peer     Peer
 	Liveness Liveness
+	Standing Standing
 	Log      *slog.Logger
 
 	vanish bool // see cluster
@@ -81,6 +82,9 @@ func New(c Config) (*Store, error) {
 	}
 	if c.Liveness == nil {
 		c.Liveness = everybody{}
+	}
+	if c.Standing == nil {
+		c.Standing = always{}
 	}
 	c.Self.Self = true
 	switch {
