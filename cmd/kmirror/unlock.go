@@ -165,6 +165,8 @@ func unlockTable(w io.Writer, results []unlock.Result) {
 			what = "failed: " + r.Error
 		case !r.Unlocked:
 			what = "not unlocked yet"
+		case r.MinISRLeft:
+			what = "unlocked, min.insync.replicas is left"
 		case len(r.Waiting) > 0:
 			what = "unlocked, replicas are missing"
 		}

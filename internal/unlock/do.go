@@ -23,6 +23,8 @@ type Result struct {
 	*TopicPlan
 	// Unlocked: clients can write to all partitions as before kmirror came.
 	Unlocked bool `json:"unlocked"`
+	// MinISRLeft: it is, and the lock's min.insync.replicas is there still, which means nothing while each partition has one replica.
+	MinISRLeft bool `json:"min_isr_left"`
 	// Waiting says what is not there yet, and what to do; the same command goes on.
 	Waiting []string `json:"waiting"`
 	// GivenUp says what an orderly failover would have kept.
@@ -87,9 +89,9 @@ func (u *Unlocker) release(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		cancels, moves, waiting, onlyStuck := u.outstanding(seen, last)
+		cancels, moves, waiting, hope := u.outstanding(seen, last)
 		spent := time.Since(begin)
-		if len(waiting) == 0 || spent > stepLimit || onlyStuck && spent > stuckLimit {
+		if len(waiting) == 0 || spent > stepLimit || hope < sending && (spent > stuckLimit || hope == nothing) {
 			for k, w := range waiting {
 				k.waiting = w
 			}
@@ -127,12 +129,23 @@ func (u *Unlocker) look(ctx context.Context) (map[string]*topic, error) {
 	return u.topics(ctx, names)
 }
 
-// outstanding says what release has to send, and what each topic still waits for. onlyStuck: nothing of it can be sent. last is
-// what was sent before.
+// hope is what more waiting can bring.
+type hope uint8
+
+const (
+	// nothing: partitions wait for an operator, and can be written.
+	nothing hope = iota
+	// brokers may be seen to be dead, or back.
+	brokers
+	// sending: something is to be sent, or on its way.
+	sending
+)
+
+// outstanding says what release has to send, what each topic still waits for, and what that may bring. last is what was sent before.
 func (u *Unlocker) outstanding(
 	seen map[string]*topic, last map[protocol.TopicPartition]sent,
-) (cancels, moves lists, waiting map[*task][]string, onlyStuck bool) {
-	cancels, moves, waiting, onlyStuck = lists{}, lists{}, map[*task][]string{}, true
+) (cancels, moves lists, waiting map[*task][]string, most hope) {
+	cancels, moves, waiting = lists{}, lists{}, map[*task][]string{}
 	for _, k := range u.work {
 		t := seen[k.plan.Topic]
 		if k.err != nil || t == nil {
@@ -152,18 +165,21 @@ func (u *Unlocker) outstanding(
 				continue
 			case stuck:
 				waiting[k] = append(waiting[k], u.cluster.why(k.plan.Topic, int32(n), p))
+				if !u.cluster.alone(p) {
+					most = max(most, brokers)
+				}
 				continue
 			case cancel:
 				cancels[tp] = nil
 			case reassign:
 				moves[tp] = list
 			}
-			onlyStuck = false
+			most = sending
 			waiting[k] = append(waiting[k], fmt.Sprintf("partition %d: replicas %v, in sync %v, eligible leaders %v: the move to real "+
 				"brokers has not ended; run the same command again", n, p.replicas, p.isr, p.elr))
 		}
 	}
-	return cancels, moves, waiting, onlyStuck
+	return cancels, moves, waiting, most
 }
 
 // send sends the lists that were not sent a moment ago. A partition that is refused fails its topic.

@@ -94,6 +94,12 @@ func (c *cluster) next(p partition, elrMatters bool) (move, []int32) {
 	return reassign, want
 }
 
+// alone reports whether a partition has one replica, a real broker that is alive and leads it. Its clients can write with acks=all whatever
+// min.insync.replicas is: brokers that have eligible leader replicas (Kafka 4.0) hold it against no more than there are replicas.
+func (c *cluster) alone(p partition) bool {
+	return p.leader >= 0 && len(p.replicas) == 1 && len(c.inSync(p)) == 1
+}
+
 // spares are the live real brokers that are not in a list, those with the fewest replicas first.
 func (c *cluster) spares(list []int32) (out []int32) {
 	for id := range c.live {
@@ -117,9 +123,14 @@ func (c *cluster) why(topic string, n int32, p partition) string {
 		return fmt.Sprintf("partition %d is on kmirror's ids alone, so it holds nothing: start kmirror serve, which moves it, or delete the "+
 			"topic and make it anew", n)
 	}
+	if c.alone(p) {
+		return fmt.Sprintf("partition %d can be written, with acks=all too, since it has one replica. The lock's min.insync.replicas stays until a "+
+			"second real broker is alive, by which the controller can be made to forget the eligible leader replicas %v: run the same command again "+
+			"then, before the partition gets more replicas", n, p.elr)
+	}
 	if p.leader >= 0 {
 		return fmt.Sprintf("partition %d has eligible leader replicas %v, and no second real broker is alive to make the controller "+
-			"clear them: start another broker, or restart broker %d, and run the same command again", n, p.elr, p.leader)
+			"clear them: start another broker and run the same command again", n, p.elr)
 	}
 	if len(owners) > 0 {
 		return fmt.Sprintf("partition %d has no leader: start broker %s, which has all its records, and run the same command again",

@@ -23,6 +23,7 @@ func (u *Unlocker) results(ctx context.Context) ([]Result, error) {
 			r.Waiting = nil
 		default:
 			r.Unlocked = u.unlocked(k, t)
+			r.MinISRLeft = r.Unlocked && !k.restored(t)
 			if !r.Unlocked && len(r.Waiting) == 0 {
 				r.Waiting = append(r.Waiting, fmt.Sprintf("somebody changes the topic: %s=%q, %s=%q, replicas %s; is a kmirror running?",
 					sizeConfig, t.size, minISRConfig, t.minISR, describe(t)))
@@ -37,9 +38,13 @@ func (u *Unlocker) results(ctx context.Context) ([]Result, error) {
 	return out, nil
 }
 
-// unlocked reports whether nothing of the lock is left.
+// restored reports whether min.insync.replicas has its true value.
+func (k *task) restored(t *topic) bool { return !k.minISR || t.minISR == k.trueMinISR }
+
+// unlocked reports whether nothing of the lock is left that keeps anybody from writing.
 func (u *Unlocker) unlocked(k *task, t *topic) bool {
-	return t.size != "0" && (!k.minISR || t.minISR == k.trueMinISR) && !slices.ContainsFunc(t.parts, func(p partition) bool {
+	several := slices.ContainsFunc(t.parts, func(p partition) bool { return !u.cluster.alone(p) })
+	return t.size != "0" && (k.restored(t) || !several) && !slices.ContainsFunc(t.parts, func(p partition) bool {
 		return p.leader < 0 || u.cluster.hasGuest(p.replicas)
 	})
 }
