@@ -36,6 +36,18 @@ func TestAlter(t *testing.T) {
 	if code, stdout, _ := h.run(args...); code != 0 || !strings.Contains(stdout, "topic orders") || len(f.altered) != 3 || f.altered[2].DryRun {
 		t.Errorf("confirmed: exit %d, asked %+v\n%s", code, f.altered, stdout)
 	}
+	// A typo would leave out less, or more, than was meant.
+	typo := filepath.Join(t.TempDir(), "typo.properties")
+	if err := os.WriteFile(typo, []byte("bootstrap.servers=a:1\nmirror.topics.exlude=secret.*\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"alter", "create"} {
+		code, _, stderr := h.run(verb, "--mirror", "m", "--mirror-config", typo)
+		if code != admin.ExitUsage || !strings.Contains(stderr, "mirror.topics.exlude is no property of a mirror; is mirror.topics.exclude meant?") ||
+			len(f.altered) != 3 || f.created != nil {
+			t.Errorf("%s with a typo: exit %d, asked %+v\n%s", verb, code, f.altered, stderr)
+		}
+	}
 	if code, _, stderr := h.run("alter", "--mirror", "m", "--mirror-config", "/none"); code != admin.ExitUsage || !strings.Contains(stderr, "/none") {
 		t.Errorf("no file: exit %d %s", code, stderr)
 	}

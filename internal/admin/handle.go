@@ -160,7 +160,7 @@ func (s *Server) unused(ctx context.Context, name string) error {
 }
 
 // CheckMirror checks what can be checked of a definition without the source: its name, that it says where the source is,
-// and that it holds no secret. The error is an *Error.
+// that its properties are known, and that it holds no secret. The error is an *Error.
 func CheckMirror(name string, config map[string]string) error {
 	if err := coordinator.ValidateName(name); err != nil {
 		return &Error{Code: kip1279.InvalidRequest, Message: err.Error(), Hint: "choose another name", Exit: ExitUsage}
@@ -168,6 +168,10 @@ func CheckMirror(name string, config map[string]string) error {
 	if _, err := clientconf.Servers(config["bootstrap.servers"]); err != nil {
 		return &Error{Code: kip1279.InvalidRequest, Message: "bootstrap.servers: " + err.Error(),
 			Hint: "add bootstrap.servers=HOST:PORT of the source to the mirror's configuration", Exit: ExitUsage}
+	}
+	if err := clientconf.CheckKeys(config); err != nil {
+		return &Error{Code: kip1279.InvalidConfig, Message: err.Error(),
+			Hint: "correct the mirror's configuration; docs/operations.md lists its properties", Exit: ExitUsage}
 	}
 	if err := clientconf.CheckSecrets(config); err != nil {
 		return &Error{Code: kip1279.InvalidConfig, Message: err.Error(),
