@@ -255,6 +255,8 @@ func TestAllowChanges(t *testing.T) {
 	}
 }
 
+func (f *fake) SyncStatus(context.Context, []string) ([]SyncInfo, error) { return nil, nil }
+
 // TestQuestionsAreAudited: with who asked, once for a verb and connection, and not again where another process passes on what it was asked.
 func TestQuestionsAreAudited(t *testing.T) {
 	f := &fake{}
@@ -265,6 +267,7 @@ func TestQuestionsAreAudited(t *testing.T) {
 		for range 3 {
 			c.ListMirrors(ctx, true)
 			c.Describe(ctx, DescribeRequest{Mirrors: []string{"m"}, Topics: []string{"orders"}})
+			c.SyncStatus(ctx, []string{"m"})
 			c.Call(ctx, VerbVerify, []byte("{}"))
 			c.Call(ctx, VerbPing, []byte("{}"))
 		}
