@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,7 +187,7 @@ func parseConfig(text []byte, env []string) (*Config, error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return nil, plainYAMLError(err)
+		return nil, plainYAMLError(err, text)
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the file holds more than one YAML document")
@@ -199,21 +198,6 @@ func parseConfig(text []byte, env []string) (*Config, error) {
 		return c, nil
 	}
 	return nil, errors.New(strings.Join(problems, "\n  "))
-}
-
-var unknownField = regexp.MustCompile(`(line \d+): field (\S+) not found in type \S+`)
-
-// plainYAMLError says what yaml says without the names of our types.
-func plainYAMLError(err error) error {
-	var te *yaml.TypeError
-	if !errors.As(err, &te) {
-		return err
-	}
-	lines := make([]string, 0, len(te.Errors))
-	for _, e := range te.Errors {
-		lines = append(lines, unknownField.ReplaceAllString(e, "$1: unknown key $2"))
-	}
-	return errors.New(strings.Join(lines, "\n  "))
 }
 
 // UnmarshalYAML reads the long or the short form. Decoding a node is not strict by itself, so keys are checked here.
@@ -319,11 +303,8 @@ func (b *byteSize) Type() string { return "bytes" }
 
 // UnmarshalYAML reads a scalar.
 func (b *byteSize) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind != yaml.ScalarNode {
-		return fmt.Errorf("line %d: a size in bytes is one value", n.Line)
-	}
-	if err := b.Set(n.Value); err != nil {
-		return fmt.Errorf("line %d: %w", n.Line, err)
+	if n.Kind != yaml.ScalarNode || b.Set(n.Value) != nil {
+		return mistyped(n, *b)
 	}
 	return nil
 }
