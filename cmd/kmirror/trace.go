@@ -259,7 +259,7 @@ func (c *cli) tracePcap(ctx context.Context, f traceFlags, reporter *trace.Repor
 		c.note("trace: the capture ends within a packet")
 	case err != nil && !errors.Is(err, io.EOF):
 		return &admin.Error{Code: kip1279.InvalidRequest, Message: "--pcap: " + err.Error(),
-			Hint: "give a file that tcpdump -w or Wireshark wrote", Exit: admin.ExitFailed}
+			Hint: "give a file that tcpdump -w or Wireshark wrote", Exit: admin.ExitUsage}
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func TestTraceOfACapture(t *testing.T) {
 	if code != 0 || !strings.Contains(errs, "ends within a packet") || !strings.Contains(out, "requests") {
 		t.Errorf("a capture that is cut: exit %d, %q, %s", code, out, errs)
 	}
-	if code, _, errs := traceRun(t, "neither this nor that", "--pcap", "-"); code != admin.ExitFailed || !strings.Contains(errs, "pcapng") {
+	if code, _, errs := traceRun(t, "neither this nor that", "--pcap", "-"); code != admin.ExitUsage || !strings.Contains(errs, "pcapng") {
 		t.Errorf("no capture: exit %d, %s", code, errs)
 	}
 }
