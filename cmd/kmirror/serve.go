@@ -191,7 +191,7 @@ func (p *process) operatorSide(legs legs) (err error) {
 		Destination: p.broker, Data: dataPath{p.leader}, Store: p.store, NodeIDs: cfg.NodeIDs, DestinationOpts: legs.bootstrap,
 		MinRealISR: cfg.MinRealInsync, Process: cfg.Admin.address(), Log: log, Verify: p.verifier.Call,
 		OnForeign: p.metrics.ForeignReassignment, Fault: faultFromEnv(), Processes: p.processes, ProcessesChanged: p.peers.Changed,
-		Coordinates: p.coordinates, SyncsGroups: true, OnRequest: p.metrics.Request,
+		Registered: p.broker.Registered, Coordinates: p.coordinates, SyncsGroups: true, OnRequest: p.metrics.Request,
 	})
 	if err != nil {
 		return err

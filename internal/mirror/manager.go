@@ -62,6 +62,9 @@ type Config struct {
 	Processes func() []Process
 	// ProcessesChanged returns a channel that is closed when Processes may answer otherwise. Optional.
 	ProcessesChanged func() <-chan struct{}
+	// Registered reports whether this process is a member of the destination by its node ids; while it is not, nothing is done with mirrors.
+	// nil: it is.
+	Registered func() bool
 	// Coordinates reports whether this process is the metadata coordinator of a mirror: only it changes records of topics by itself.
 	// nil: it is that of all.
 	Coordinates func(mirror string) bool

@@ -67,11 +67,21 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.standing.Store(stand)
 	m.mu.Lock()
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
+	// The image shows node ids that lead by their numbers: whose they are, the controller says.
+	bystander := m.cfg.Registered != nil && !m.cfg.Registered()
 	for _, t := range topics {
-		m.lookTopic(r, t, seen)
+		if bystander {
+			r.topic = m.topicFacts(r, t)
+		} else {
+			m.lookTopic(r, t, seen)
+		}
 		writable[t.TopicID] = t.Desired == statemachine.Stopped && r.topic.stopped
 	}
 	m.writable.Store(&writable)
+	if bystander {
+		m.mu.Unlock()
+		return
+	}
 	var gone []protocol.PartitionID
 	for id := range m.parts {
 		if !seen[id] {

@@ -1,0 +1,36 @@
+package mirror
+
+import (
+	"testing"
+
+	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
+)
+
+// Of a process that is not registered the image may show the node ids all the same: they are another's that lives, and so are the mirrors.
+func TestWhoIsNotRegisteredRunsNoMirror(t *testing.T) {
+	w, topic := stoppingWorld(t)
+	w.change("orders", func(p *kraft.Partition) {
+		p.Replicas, p.ISR, p.Leader = []int32{9003, 9004, 9001, 1, 2, 3}, []int32{9003, 9004, 9001, 1, 2, 3}, 9003
+	})
+	s := w.states[orders0]
+	s.State, s.Previous = statemachine.Stopping, statemachine.Mirroring
+	w.states[orders0] = s
+	m := stopManager(t, w, topic)
+	shared(t, w, m, false).Dead = true
+	registered := false
+	m.cfg.Registered = func() bool { return registered }
+	before := len(w.stored)
+	rounds(t, m, 3)
+	if len(w.lists) > 0 || len(w.stored) != before || len(m.parts) > 0 {
+		t.Errorf("lists set %v, stored %v, %d partitions run", w.lists, w.stored[before:], len(m.parts))
+	}
+	if _, mirror := m.MirrorOf("orders"); !mirror {
+		t.Error("the topic can be written")
+	}
+	registered = true
+	rounds(t, m, 2)
+	if ip := w.Image().Partition(orders0); !w.Owns(ip.Leader) {
+		t.Errorf("led by %d, lists set %v", ip.Leader, w.lists)
+	}
+}
