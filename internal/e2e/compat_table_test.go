@@ -67,7 +67,7 @@ func (c *compatTable) render(now time.Time) string {
 
 Made by %s on %s; don't edit.
 
-Real clients do a round trip through kmirror's [gateway](operations.md#gateway), in front of real clusters of three brokers with SASL_SSL
+Real clients do a round trip through kmirror's [gateway](gateway.md), in front of real clusters of three brokers with SASL_SSL
 (SCRAM-SHA-512; kcat logs in by PLAIN) and StandardAuthorizer. What came of it is compared with the cluster itself, past kmirror.
 %s
 Kafka's own tools are those of the cluster's version. Seconds are of this run, with two clients at work at a time.
