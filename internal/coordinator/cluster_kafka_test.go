@@ -290,11 +290,11 @@ func checkReads(t *testing.T, a, b *Store) {
 		}
 	}
 	var states []PartitionState
-	for i, r := range a.ReadStates(limit(t, 5*time.Second), "dc1", ids) {
+	for i, r := range a.ReadStates(limit(t, 30*time.Second), "dc1", ids) {
 		r.State.Hint = fmt.Sprint("passed on ", i)
 		states = append(states, r.State)
 	}
-	for i, o := range b.PassStates(limit(t, 10*time.Second), states) {
+	for i, o := range b.PassStates(limit(t, 30*time.Second), states) {
 		if o.Err != nil || o.Offset < 0 {
 			t.Errorf("%+v", o)
 		}
@@ -341,22 +341,22 @@ func checkMirrorsChanged(t *testing.T, a, b *Store) {
 	t.Helper()
 	for i, s := range []*Store{a, b, a, b} {
 		other := []*Store{b, a, b, a}[i]
-		must(t, s.Fresh(limit(t, 10*time.Second), "dc1"))
+		must(t, s.Fresh(limit(t, 30*time.Second), "dc1"))
 		before, _ := s.Mirror("dc1")
-		must(t, other.Fresh(limit(t, 10*time.Second), "dc1"))
+		must(t, other.Fresh(limit(t, 30*time.Second), "dc1"))
 		altered, _ := other.Mirror("dc1")
 		altered.Config = map[string]string{"altered": fmt.Sprint(i)}
-		must(t, other.PutMirror(limit(t, 10*time.Second), altered))
+		must(t, other.PutMirror(limit(t, 30*time.Second), altered))
 		before.Config = map[string]string{"by": "one that was stopped meanwhile"}
 		for _, m := range []Mirror{before, {Name: "dc1"}} {
-			if err := s.PutMirror(limit(t, 10*time.Second), m); !errors.Is(err, ErrChanged) {
+			if err := s.PutMirror(limit(t, 30*time.Second), m); !errors.Is(err, ErrChanged) {
 				t.Errorf("%s stores %v over what %s has: %v", s.cfg.Self.ProcessID, m.Config, other.cfg.Self.ProcessID, err)
 			}
 		}
 		eventually(t, 5*time.Second, "the altered one shows", func() bool { m, _ := s.Mirror("dc1"); return m.Config["altered"] == fmt.Sprint(i) })
 		name := fmt.Sprint("new-", i)
-		must(t, other.PutMirror(limit(t, 10*time.Second), Mirror{Name: name, SourceClusterID: "one"}))
-		if err := s.PutMirror(limit(t, 10*time.Second), Mirror{Name: name, SourceClusterID: "two"}); !errors.Is(err, ErrChanged) {
+		must(t, other.PutMirror(limit(t, 30*time.Second), Mirror{Name: name, SourceClusterID: "one"}))
+		if err := s.PutMirror(limit(t, 30*time.Second), Mirror{Name: name, SourceClusterID: "two"}); !errors.Is(err, ErrChanged) {
 			t.Errorf("%s was made twice: %v", name, err)
 		}
 	}
@@ -375,8 +375,8 @@ func checkStatesChanged(t *testing.T, a, b *Store) {
 		})
 		newer.Hint, before.Hint = fmt.Sprint("newer ", i), "by one that was stopped meanwhile"
 		before.LastMirrorEpoch = newer.LastMirrorEpoch + 5
-		must(t, other.PutState(limit(t, 10*time.Second), newer))
-		if err := s.PutState(limit(t, 10*time.Second), before); !errors.Is(err, ErrChanged) {
+		must(t, other.PutState(limit(t, 30*time.Second), newer))
+		if err := s.PutState(limit(t, 30*time.Second), before); !errors.Is(err, ErrChanged) {
 			t.Errorf("%s stores what is based on something older than %s has stored: %v", s.cfg.Self.ProcessID, other.cfg.Self.ProcessID, err)
 		}
 		eventually(t, 5*time.Second, "the newer one shows", func() bool { got, _ := s.Look("dc1", st.ID); return got.Hint == newer.Hint })
@@ -385,8 +385,8 @@ func checkStatesChanged(t *testing.T, a, b *Store) {
 			t.Errorf("last mirrored epoch %d of a state that was refused", now.LastMirrorEpoch)
 		}
 		now.Hint = "after another look"
-		must(t, s.PutState(limit(t, 10*time.Second), now))
-		if err := s.PutState(limit(t, 10*time.Second), PartitionState{Mirror: "dc1", ID: protocol.PartitionID{Topic: idB, Partition: int32(i)},
+		must(t, s.PutState(limit(t, 30*time.Second), now))
+		if err := s.PutState(limit(t, 30*time.Second), PartitionState{Mirror: "dc1", ID: protocol.PartitionID{Topic: idB, Partition: int32(i)},
 			LastMirrorEpoch: -1, Base: -1}); err != nil {
 			t.Errorf("a state where there is none: %v", err)
 		}
