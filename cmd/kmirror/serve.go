@@ -93,6 +93,7 @@ type process struct {
 	sockets  *sockets
 	broker   *broker.Broker
 	polled   *metapoll.Poller
+	legs     legs // to ask brokers with, of a gateway alone
 	leader   *fetch.Leader
 	store    *coordinator.Store
 	manager  *mirror.Manager
@@ -149,11 +150,17 @@ func newProcess(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, er
 	}
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
 	p.metrics.registry.MustRegister(newSyncCollector(operator{p.manager, p.syncer}.SyncStatus))
-	if p.sockets.http != nil {
-		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.ready)
-		p.http.logStrangers(log)
-	}
+	p.httpSide(p.ready)
 	return p, nil
+}
+
+// httpSide makes what answers over HTTP, where the configuration has it.
+func (p *process) httpSide(ready func() error) {
+	if p.sockets.http == nil {
+		return
+	}
+	p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, ready)
+	p.http.logStrangers(p.log)
 }
 
 // dataSide makes the membership of the destination and the data path.

@@ -28,15 +28,14 @@ func (noMirrors) MirrorOf(string) (string, bool) { return "", false }
 // newAlone makes a process that is a gateway and nothing else. It opens all sockets and connects to nothing.
 func newAlone(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err error) {
 	p := &process{cfg: cfg, log: log, stderr: stderr, tap: tap.New(log), metrics: newMetrics(version, cfg.Metrics.PerPartition)}
-	legs, err := cfg.legs(log)
-	if err != nil {
+	if p.legs, err = cfg.legs(log); err != nil {
 		return nil, err
 	}
 	upstream, err := cfg.upstreamTLS(log)
 	if err != nil {
 		return nil, err
 	}
-	poll := cfg.poll(legs)
+	poll := cfg.poll(p.legs)
 	poll.Log, poll.OnCluster = log, func(id string) { p.metrics.setCluster(version, id) }
 	if p.polled, err = metapoll.New(poll); err != nil {
 		return nil, usageError(err.Error(), "correct the configuration")
@@ -59,11 +58,11 @@ func newAlone(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err 
 		Memory: p.requests, MaxConnections: cfg.Limits.Connections, DrainTimeout: 5 * time.Second,
 		Log: log, Observer: p.metrics, Watch: p.watch(true),
 	})
-	if p.sockets.http != nil && err == nil {
-		p.http = newHTTPServer(p.sockets.http, p.metrics.registry, func() error { return nil }, p.polled.Ready)
-		p.http.logStrangers(log)
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	p.httpSide(p.polled.Ready)
+	return p, nil
 }
 
 // runAlone works until ctx ends. Brokers are asked for as long as connections drain.
@@ -116,10 +115,7 @@ func (p *process) certificatesAsked(ctx context.Context) {
 	for id := range p.polled.Image().Brokers {
 		ids = append(ids, id)
 	}
-	legs, err := p.cfg.legs(p.log)
-	if err == nil {
-		err = preflight.CheckSettings(ctx, legs.bootstrap, ids, p.cfg.looked(), "")
-	}
+	err := preflight.CheckSettings(ctx, p.legs.bootstrap, ids, p.cfg.looked(), "")
 	var certificates *preflight.SettingsError
 	switch {
 	case errors.As(err, &certificates):

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"kmirror/internal/clientconf"
 )
 
 // reloadEvery is how often the configuration file is looked at.
@@ -74,7 +76,7 @@ func (r *reloader) changed() bool {
 		return false // between two files, or for good: reading it at a signal says so
 	}
 	r.seen = now
-	return was == nil || !os.SameFile(was, now) || !was.ModTime().Equal(now.ModTime()) || was.Size() != now.Size()
+	return clientconf.FileChanged(was, now)
 }
 
 // load reads the file and applies it.

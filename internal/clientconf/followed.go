@@ -97,15 +97,19 @@ func (f *followed[T]) changed(at []fs.FileInfo, now time.Time) bool {
 // touched reports whether files are others than they were when they were last read.
 func (f *followed[T]) touched(at []fs.FileInfo) bool {
 	for i, now := range at {
-		was := f.seen[i]
-		if (was == nil) != (now == nil) {
-			return true
-		}
-		if now != nil && (!os.SameFile(was, now) || !was.ModTime().Equal(now.ModTime()) || was.Size() != now.Size()) {
+		if FileChanged(f.seen[i], now) {
 			return true
 		}
 	}
 	return false
+}
+
+// FileChanged reports whether there is another file than there was, by what os.Stat has told of it, nil where there is none.
+func FileChanged(was, now fs.FileInfo) bool {
+	if was == nil || now == nil {
+		return was != nil || now != nil
+	}
+	return !os.SameFile(was, now) || !was.ModTime().Equal(now.ModTime()) || was.Size() != now.Size()
 }
 
 func (f *followed[T]) look() []fs.FileInfo {
