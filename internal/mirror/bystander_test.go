@@ -1,22 +1,10 @@
 package mirror
 
-import (
-	"testing"
-
-	"kmirror/protocol/kraft"
-	"kmirror/statemachine"
-)
+import "testing"
 
 // Of a process that is not registered the image may show the node ids all the same: they are another's that lives, and so are the mirrors.
 func TestWhoIsNotRegisteredRunsNoMirror(t *testing.T) {
-	w, topic := stoppingWorld(t)
-	w.change("orders", func(p *kraft.Partition) {
-		p.Replicas, p.ISR, p.Leader = []int32{9003, 9004, 9001, 1, 2, 3}, []int32{9003, 9004, 9001, 1, 2, 3}, 9003
-	})
-	s := w.states[orders0]
-	s.State, s.Previous = statemachine.Stopping, statemachine.Mirroring
-	w.states[orders0] = s
-	m := stopManager(t, w, topic)
+	w, m := stoppingElsewhere(t)
 	shared(t, w, m, false).Dead = true
 	registered := false
 	m.cfg.Registered = func() bool { return registered }

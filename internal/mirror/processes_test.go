@@ -101,8 +101,9 @@ func TestSettledOnlyWhenReady(t *testing.T) {
 	}
 }
 
-// TestStopTakesFromADeadProcess: a stop does not wait until the controller has found out that the leader is dead.
-func TestStopTakesFromADeadProcess(t *testing.T) {
+// stoppingElsewhere is a world in which orders is to stop while another process's node ids lead it.
+func stoppingElsewhere(t *testing.T) (*world, *Manager) {
+	t.Helper()
 	w, topic := stoppingWorld(t)
 	w.change("orders", func(p *kraft.Partition) {
 		p.Replicas, p.ISR, p.Leader = []int32{9003, 9004, 9001, 1, 2, 3}, []int32{9003, 9004, 9001, 1, 2, 3}, 9003
@@ -110,7 +111,12 @@ func TestStopTakesFromADeadProcess(t *testing.T) {
 	s := w.states[orders0]
 	s.State, s.Previous = statemachine.Stopping, statemachine.Mirroring
 	w.states[orders0] = s
-	m := stopManager(t, w, topic)
+	return w, stopManager(t, w, topic)
+}
+
+// TestStopTakesFromADeadProcess: a stop does not wait until the controller has found out that the leader is dead.
+func TestStopTakesFromADeadProcess(t *testing.T) {
+	w, m := stoppingElsewhere(t)
 	other := shared(t, w, m, false)
 	rounds(t, m, 2)
 	if len(w.lists) > 0 {
