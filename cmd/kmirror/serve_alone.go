@@ -127,7 +127,12 @@ func (p *process) certificatesAsked(ctx context.Context) {
 
 // checkAlone connects to brokers as a gateway alone would, and prints what it found.
 func checkAlone(ctx context.Context, cfg *Config, out io.Writer) error {
-	s, err := openSockets(cfg, slog.New(slog.DiscardHandler))
+	quiet := slog.New(slog.DiscardHandler)
+	l, err := cfg.legs(quiet)
+	if err != nil {
+		return err
+	}
+	s, err := openSockets(cfg, quiet)
 	if err != nil {
 		return err
 	}
@@ -135,7 +140,9 @@ func checkAlone(ctx context.Context, cfg *Config, out io.Writer) error {
 	for _, note := range s.notes {
 		fmt.Fprintln(out, "note:", note)
 	}
-	meta, err := cfg.askBrokers(ctx)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	meta, err := cfg.askBrokers(ctx, l)
 	if err != nil {
 		return err
 	}

@@ -210,6 +210,9 @@ func (p *process) verifySource(name, topic string) (verify.Source, error) {
 	return src, nil
 }
 
+// checkLimit bounds what serve --check takes to ask.
+const checkLimit = 30 * time.Second
+
 // checkDestination connects to brokers and controllers as serve would, registers nowhere, and prints what it found.
 func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	quiet := slog.New(slog.DiscardHandler)
@@ -225,9 +228,9 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 	for _, note := range s.notes {
 		fmt.Fprintln(out, "note:", note)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	meta, err := cfg.askBrokers(ctx)
+	meta, err := cfg.askBrokers(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -264,14 +267,8 @@ func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
 }
 
 // askBrokers asks the destination what brokers it has, and holds the cluster against the one that is pinned.
-func (c *Config) askBrokers(ctx context.Context) (kadm.Metadata, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	l, err := c.legs(slog.New(slog.DiscardHandler))
-	if err != nil {
-		return kadm.Metadata{}, err
-	}
-	cl, err := kgo.NewClient(append(l.bootstrap, kgo.RetryTimeout(10*time.Second))...)
+func (c *Config) askBrokers(ctx context.Context, l legs) (kadm.Metadata, error) {
+	cl, err := kgo.NewClient(append(slices.Clone(l.bootstrap), kgo.RetryTimeout(10*time.Second))...)
 	if err != nil {
 		return kadm.Metadata{}, err
 	}
