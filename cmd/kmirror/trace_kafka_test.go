@@ -78,7 +78,7 @@ func TestTraceOfARealBroker(t *testing.T) {
 			code <- c.run(ctx, []string{"trace", "--listen", at, "--upstream", broker.Node(1).Addr(testkafka.ClientListener),
 				"--upstream-config", props, "--format", "json", "--payload"})
 		}()
-		work(t, at, kgo.SASL(login.AsSha512Mechanism()))
+		work(t, traceAddress(t, &errs), kgo.SASL(login.AsSha512Mechanism()))
 		stop()
 		select {
 		case got := <-code:
@@ -119,11 +119,8 @@ func look(t *testing.T, address string, login kgo.Opt) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	for asked := 0; asked < 2; {
-		// The listener may not be there yet.
-		if _, err := cl.SeedBrokers()[0].Request(ctx, kmsg.NewPtrMetadataRequest()); err == nil {
-			asked++
-		} else if ctx.Err() != nil {
+	for range 2 {
+		if _, err := cl.SeedBrokers()[0].Request(ctx, kmsg.NewPtrMetadataRequest()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,7 +131,6 @@ func talk(t *testing.T, address string, login kgo.Opt) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := func(opts ...kgo.Opt) *kgo.Client {
-		// The listener may not be there yet.
 		cl, err := kgo.NewClient(append(opts, login, kgo.SeedBrokers(address), kgo.ClientID("talker"))...)
 		if err != nil {
 			t.Fatal(err)
