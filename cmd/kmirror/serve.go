@@ -51,11 +51,8 @@ read again. See also kmirror preflight; all keys are in docs/operations.md.`,
 				return usageError("log.level: "+err.Error(), "use debug, info, warn or error")
 			}
 			log := newLogger(c.err, logging)
-			if check && cfg.alone() {
-				return checkAlone(cmd.Context(), cfg, c.out)
-			}
 			if check {
-				return checkDestination(cmd.Context(), cfg, c.out)
+				return checkServe(cmd.Context(), cfg, c.out)
 			}
 			newer := newProcess
 			if cfg.alone() {

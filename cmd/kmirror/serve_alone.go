@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -123,36 +120,4 @@ func (p *process) certificatesAsked(ctx context.Context) {
 	case err != nil && ctx.Err() == nil:
 		p.log.Info("it is not known whether brokers ask clients for certificates, which could not be relayed", "err", err)
 	}
-}
-
-// checkAlone connects to brokers as a gateway alone would, and prints what it found.
-func checkAlone(ctx context.Context, cfg *Config, out io.Writer) error {
-	quiet := slog.New(slog.DiscardHandler)
-	l, err := cfg.legs(quiet)
-	if err != nil {
-		return err
-	}
-	s, err := openSockets(cfg, quiet)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	for _, note := range s.notes {
-		fmt.Fprintln(out, "note:", note)
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
-	defer cancel()
-	meta, err := cfg.askBrokers(ctx, l)
-	if err != nil {
-		return err
-	}
-	for _, note := range cfg.outsideNotes(brokerIDs(meta.Brokers)) {
-		fmt.Fprintln(out, "note:", note)
-	}
-	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
-	for _, b := range meta.Brokers {
-		fmt.Fprintf(out, "gateway      fronts broker %d at %s\n", b.NodeID, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
-	}
-	fmt.Fprintln(out, "listeners    all addresses are free\nno controllers are configured: serve is a gateway alone, without mirrors")
-	return nil
 }

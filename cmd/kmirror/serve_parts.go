@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -15,9 +14,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/broker"
@@ -210,62 +207,6 @@ func (p *process) verifySource(name, topic string) (verify.Source, error) {
 	return src, nil
 }
 
-// checkLimit bounds what serve --check takes to ask.
-const checkLimit = 30 * time.Second
-
-// checkDestination connects to brokers and controllers as serve would, registers nowhere, and prints what it found.
-func checkDestination(ctx context.Context, cfg *Config, out io.Writer) error {
-	quiet := slog.New(slog.DiscardHandler)
-	l, err := cfg.legs(quiet)
-	if err != nil {
-		return err
-	}
-	s, err := openSockets(cfg, quiet)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	for _, note := range s.notes {
-		fmt.Fprintln(out, "note:", note)
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkLimit)
-	defer cancel()
-	meta, err := cfg.askBrokers(ctx, l)
-	if err != nil {
-		return err
-	}
-	for _, note := range cfg.outsideNotes(brokerIDs(meta.Brokers)) {
-		fmt.Fprintln(out, "note:", note)
-	}
-	for _, b := range meta.Brokers {
-		if slices.Contains(cfg.NodeIDs, b.NodeID) {
-			fmt.Fprintf(out, "note: node id %d is registered now, at %s:%d: by an earlier run of kmirror, or by a real broker\n", b.NodeID, b.Host, b.Port)
-		}
-	}
-	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
-	real := slices.DeleteFunc(brokerIDs(meta.Brokers), func(id int32) bool { return slices.Contains(cfg.NodeIDs, id) })
-	if err := checkSettings(ctx, cfg, l, real); isUsage(err) {
-		return err
-	} else if err != nil {
-		fmt.Fprintln(out, "note:", err)
-	}
-	for _, addr := range cfg.Destination.Controllers {
-		id, err := controllerCluster(ctx, addr, l.controller)
-		if errors.Is(err, kerr.MismatchedEndpointType) {
-			return usageError(addr+" of destination.controllers is a listener of brokers", controllersHint)
-		}
-		if err != nil {
-			return unreachableError("controller "+addr, err)
-		}
-		if id != meta.Cluster {
-			return usageError(fmt.Sprintf("controller %s is of cluster %s, the brokers are of %s", addr, id, meta.Cluster), "point both at one cluster")
-		}
-		fmt.Fprintf(out, "controller   %s answers\n", addr)
-	}
-	fmt.Fprintln(out, "listeners    all addresses are free\nnothing was registered")
-	return nil
-}
-
 // askBrokers asks the destination what brokers it has, and holds the cluster against the one that is pinned.
 func (c *Config) askBrokers(ctx context.Context, l legs) (kadm.Metadata, error) {
 	cl, err := kgo.NewClient(append(slices.Clone(l.bootstrap), kgo.RetryTimeout(10*time.Second))...)
@@ -286,21 +227,4 @@ func (c *Config) askBrokers(ctx context.Context, l legs) (kadm.Metadata, error) 
 func unreachableError(what string, err error) error {
 	return &admin.Error{Code: kip1279.UnknownServerError,
 		Message: fmt.Sprintf("%s: %v", what, err), Hint: "check addresses, security settings and the network", Exit: admin.ExitUnreachable}
-}
-
-// controllerCluster asks one controller for its cluster id.
-func controllerCluster(ctx context.Context, addr string, opts []kgo.Opt) (string, error) {
-	cl, err := kgo.NewClient(append(slices.Clone(opts), kgo.SeedBrokers(addr))...)
-	if err != nil {
-		return "", err
-	}
-	defer cl.Close()
-	req := kmsg.NewPtrDescribeClusterRequest()
-	req.EndpointType = 2 // controllers
-	kr, err := cl.SeedBrokers()[0].Request(ctx, req)
-	if err != nil {
-		return "", err
-	}
-	resp := kr.(*kmsg.DescribeClusterResponse)
-	return resp.ClusterID, kerr.ErrorForCode(resp.ErrorCode)
 }
