@@ -8,6 +8,7 @@ import (
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
 	"kmirror/protocol/kraft"
+	"kmirror/statemachine"
 )
 
 // The two configs of the lock (facts 10 and 11 of docs/kafka-facts.md).
@@ -87,4 +88,41 @@ func (m *Manager) lockOutgrown(img *kraft.Image, t coordinator.Topic) bool {
 	isr, _ := img.TopicConfig(t.Name, minISRConfig)
 	n, err := strconv.Atoi(isr)
 	return err == nil && n != m.topicLockValue(t, it)
+}
+
+// trueConfigs notes what the topic's two locked configs are without the lock. A lock that is on already hides them: it is
+// that of a known topic, or of a start that was cut short after the topic was created.
+func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *coordinator.Topic) {
+	size, _ := img.TopicConfig(t.Name, sizeConfig)
+	same := known != nil && known.TopicID == t.TopicID
+	if same && known.Regrow {
+		t.Replicas = max(t.Replicas, known.Replicas) // not all are back yet
+	}
+	if same && (known.Desired != statemachine.Stopped || size == "0") {
+		t.TrueConfigs, t.MinISR, t.Replicas = known.TrueConfigs, known.MinISR, max(t.Replicas, known.Replicas)
+		return
+	}
+	if size == "0" {
+		remember(t, s.filters.Configs(s.config[t.Name]))
+		return
+	}
+	own := map[string]string{}
+	for _, key := range []string{sizeConfig, minISRConfig} {
+		if v, ok := img.TopicConfig(t.Name, key); ok {
+			own[key] = v
+		}
+	}
+	remember(t, own)
+}
+
+// remember notes those of the two locked configs that are among a topic's own.
+func remember(t *coordinator.Topic, configs map[string]string) {
+	for _, key := range []string{sizeConfig, minISRConfig} {
+		if v, ok := configs[key]; ok {
+			t.TrueConfigs[key] = v
+		}
+	}
+	if n, err := strconv.ParseInt(t.TrueConfigs[minISRConfig], 10, 16); err == nil {
+		t.MinISR = int16(n)
+	}
 }

@@ -399,34 +399,6 @@ func (s *startRun) unchanged(known *coordinator.Topic, name string) error {
 		Hint:    "see describe, then try again", Exit: admin.ExitRefused}
 }
 
-// trueConfigs notes what the topic's two locked configs are without the lock. A lock that is on already hides them: it is
-// that of a known topic, or of a start that was cut short after the topic was created.
-func (s *startRun) trueConfigs(t *coordinator.Topic, img *kraft.Image, known *coordinator.Topic) {
-	size, _ := img.TopicConfig(t.Name, sizeConfig)
-	same := known != nil && known.TopicID == t.TopicID
-	if same && known.Regrow {
-		t.Replicas = max(t.Replicas, known.Replicas) // not all are back yet
-	}
-	if same && (known.Desired != statemachine.Stopped || size == "0") {
-		t.TrueConfigs, t.MinISR, t.Replicas = known.TrueConfigs, known.MinISR, max(t.Replicas, known.Replicas)
-		return
-	}
-	if size == "0" {
-		if v, ok := s.config[t.Name][sizeConfig]; ok {
-			t.TrueConfigs[sizeConfig] = v
-		}
-		return
-	}
-	for _, key := range []string{sizeConfig, minISRConfig} {
-		if v, ok := img.TopicConfig(t.Name, key); ok {
-			t.TrueConfigs[key] = v
-		}
-	}
-	if n, err := strconv.ParseInt(t.TrueConfigs[minISRConfig], 10, 16); err == nil {
-		t.MinISR = int16(n)
-	}
-}
-
 // preparing returns the states of a topic's partitions at the very beginning. Their last mirrored epoch is what they are aligned to
 // (see alignEpoch).
 func (m *Manager) preparing(t coordinator.Topic) []coordinator.PartitionState {
@@ -467,9 +439,7 @@ func (s *startRun) create(ctx context.Context, t coordinator.Topic, known *coord
 			Hint:    "bring brokers back, or lower default.replication.factor", Exit: admin.ExitRefused}
 	}
 	configs := s.filters.Configs(s.config[t.Name])
-	if v, ok := configs[sizeConfig]; ok {
-		t.TrueConfigs[sizeConfig] = v
-	}
+	remember(&t, configs)
 	configs[sizeConfig] = "0"
 	configs[minISRConfig] = strconv.Itoa(lockValue(len(s.m.cfg.NodeIDs), s.rf, trueMinISR(t)))
 	lists := s.m.place(s.m.cfg.Destination.Image(), t.Partitions, s.rf)
