@@ -47,7 +47,7 @@ processes: setup
 # kmirror killed at its fault points, two processes operated.
 long: setup
 	KMIRROR_LONG=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
-		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates|TestFences|TestOldBrokers' ./internal/e2e
+		-run 'TestElections|TestHostUnharmed|TestFaultPoints|TestProcessesOperated|TestStoppedCoordinator|TestGateway|TestPeers|TestClientsWithCertificates|TestFences|TestOldBrokers|TestRotation' ./internal/e2e
 
 # Every client of docs/compatibility.md, which it makes anew, through the gateway: ten minutes. With iproute2, and as root or where the
 # kernel lets anybody make user namespaces, clients have a network of their own.
