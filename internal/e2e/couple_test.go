@@ -52,7 +52,7 @@ func newCouple(t *testing.T) *couple {
 		s.rewrite(p.dst.Controllers()[0], p.controller.addr())
 	}
 	p.a.start()
-	p.a.createAt(p.source.addr())
+	p.a.createAt(p.source.addr(), "mirror.metadata.refresh.interval.ms=2000")
 	p.a.mirror(p.topic)
 	p.a.caughtUp(p.src, 3, time.Minute, p.topic)
 	p.b.start()

@@ -48,6 +48,8 @@ func TestFailback(t *testing.T) {
 	p.try("scenario A", p.scenarioA)
 	p.try("scenario B", p.scenarioB)
 	p.try("unclean elections", p.unclean)
+	p.try("groups", p.groups)
+	p.try("loops", p.loops)
 	noneHangs(t, p.a)
 	noneHangs(t, p.b)
 }

@@ -44,6 +44,7 @@ func (p *couple) killed(t *testing.T) {
 		t.Errorf("mirroring rested for %s, at most %s were to be", took, bar)
 	}
 	p.ledBy(t, 20*time.Second, p.b, p.topic)
+	p.synced(t, 11)
 	p.a.start()
 	p.spread(t, time.Minute, p.topic)
 }
@@ -53,9 +54,17 @@ func (p *couple) stopped(t *testing.T) {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	p.ledBy(t, 20*time.Second, p.a, p.topic)
+	p.synced(t, 12)
 	p.consumer.reaches(t, p.src, 30*time.Second)
 	p.b.start()
 	p.spread(t, time.Minute, p.topic)
+}
+
+// synced: whichever process was the mirror's metadata coordinator, one that is there now is.
+func (p *couple) synced(t *testing.T, at int64) {
+	t.Helper()
+	commitAt(t, p.src, "app", p.topic, at, -1)
+	standsAt(t, p.dst, "app", p.topic, at)
 }
 
 func (p *couple) suspended(t *testing.T) {

@@ -331,6 +331,8 @@ func (b *secureBed) restarted(t *testing.T) {
 	if n := b.read(t, 200); n != 200 {
 		t.Errorf("a group that goes on read %d records of 200", n)
 	}
+	revoke(t, b.src, "app", "TOPIC") // the process before it has created it at the destination
+	awaitACLs(t, b.dst, "app", 0)
 }
 
 // failedOver: writers have the topic, and the group reads on.

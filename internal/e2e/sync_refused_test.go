@@ -45,6 +45,11 @@ func tieredFails(t *testing.T, s *shim, src, dst *testkafka.Cluster, topic strin
 	}
 	setConfigs(t, dst, topic, map[string]string{"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
 	s.verb("recover", topic)
+	dst.AllowFaults("Error updating topic cold with new configuration")
+	createTopic(t, src, "cold", 1, nil)
+	createTopic(t, dst, "cold", 1, nil)
+	setConfigs(t, dst, "cold", map[string]string{"remote.storage.enable": "true"})
+	s.refusedAs(admin.ExitRefused, "INVALID_CONFIG", "start", "--mirror", "m", "--topics", "cold")
 	produce(t, client(t, src), topic, 1, 50, 100)
 	s.caughtUp(src, 1, 30*time.Second, topic)
 }

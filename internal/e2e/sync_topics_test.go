@@ -131,16 +131,20 @@ func TestTopicsInStep(t *testing.T) {
 	if got := exists(t, dst); !slices.Equal(got, []string{"app.anew", "app.extra", "app.gone", "app.orders"}) {
 		t.Errorf("the destination has %v", got)
 	}
+	t.Run("configs at once", func(t *testing.T) { configsAtOnce(t, s, dst) })
 	t.Run("configs", func(t *testing.T) { configsFollow(t, s, src, dst) })
 	t.Run("growth", func(t *testing.T) { partitionsFollow(t, s, src, dst) })
 	t.Run("ACLs", func(t *testing.T) { aclsFollow(t, src, dst) })
 	t.Run("rights are lost", func(t *testing.T) { rightsAreLost(t, s, src, dst) })
 	t.Run("ends", func(t *testing.T) { endsFollow(t, s, src, dst) })
+	t.Run("another mirror", func(t *testing.T) { anotherMirror(t, s, src, dst) })
 	t.Run("alter", func(t *testing.T) { altered(t, s, src, properties) })
+	t.Run("other configs", func(t *testing.T) { otherConfigs(t, s, src, dst) })
 	t.Run("sync is shown", func(t *testing.T) { syncIsShown(t, s) })
 	t.Run("promote", func(t *testing.T) {
 		s.verb("promote", "app.orders", "--wait", "60s")
-		has(t, dst, "app.orders", map[string]string{"max.message.bytes": "3000000", "min.insync.replicas": "", "retention.ms": "8000000"})
+		has(t, dst, "app.orders", map[string]string{"max.message.bytes": "3000000", "min.insync.replicas": "1", "retention.ms": "8000000",
+			"segment.ms": "234567"})
 		if want, got := endOffsets(t, src, "app.orders"), endOffsets(t, dst, "app.orders"); got[tp{"app.orders", 3}] < want[tp{"app.orders", 3}] {
 			t.Errorf("ends at %v, the source at %v", got, want)
 		}
@@ -151,9 +155,23 @@ func TestTopicsInStep(t *testing.T) {
 	})
 }
 
+// configsAtOnce: configs came with the topic and not after it, when retention may have deleted what compaction keeps (KAFKA-12254).
+func configsAtOnce(t *testing.T, s *shim, dst *testkafka.Cluster) {
+	has(t, dst, "app.orders", map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact", "max.message.bytes": "0"})
+	eventually(t, 30*time.Second, "a round has compared configs", func() error {
+		parts, err := s.describe("--topics", "app.orders")
+		if err == nil && parts[0].Sync["configs"].AgeSeconds == nil {
+			err = errors.New("none yet")
+		}
+		return err
+	})
+	if n := s.total(`kmirror_sync_changes_total{kind="configs",mirror="m"}`); n != 0 {
+		t.Errorf("configs of %d topics were set after the topics were created", n)
+	}
+}
+
 // configsFollow: what is set and removed at the source is at the destination, what is changed there is changed back, and the lock stays.
 func configsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
-	has(t, dst, "app.orders", map[string]string{"retention.ms": "7000000", "cleanup.policy": "compact", "max.message.bytes": "0"})
 	lock := topicConfigs(t, dst, "app.orders")["min.insync.replicas"]
 	setConfigs(t, dst, "app.orders", map[string]string{"segment.ms": "123456", "retention.ms": "5"})
 	setConfigs(t, src, "app.orders", map[string]string{"retention.ms": "8000000", "cleanup.policy": "", "max.message.bytes": "3000000",
@@ -232,7 +250,7 @@ func altered(t *testing.T, s *shim, src *testkafka.Cluster, properties []string)
 	if out := s.must("alter", "--mirror", "m", "--mirror-config", s.properties(src, properties...)); !strings.Contains(out, "already") {
 		t.Errorf("unchanged: %s", out)
 	}
-	out := s.alter(src, brisk, `mirror.topics.include=app\..*`, `mirror.topics.exclude=__.*,app\.extra`, "mirror.fetch.wait.max.ms=200")
+	out := s.alter(src, append(slices.Clone(fewer), "mirror.fetch.wait.max.ms=200")...)
 	if !strings.Contains(out, "made anew") || !strings.Contains(out, "mirror.fetch.wait.max.ms") {
 		t.Errorf("altered: %s", out)
 	}
@@ -240,6 +258,22 @@ func altered(t *testing.T, s *shim, src *testkafka.Cluster, properties []string)
 	s.refused(t, admin.ExitRefused, "mirror.topics.exclude", "start", "--mirror", "m", "--topics", "app.extra")
 	produce(t, client(t, src), "app.orders", 4, 100, 100)
 	s.caughtUp(src, 3, time.Minute, "app.orders", "app.tmp.x")
+}
+
+// fewer are the properties of "m" without app.extra.
+var fewer = []string{brisk, `mirror.topics.include=app\..*`, `mirror.topics.exclude=__.*,app\.extra`}
+
+// otherConfigs: mirror.topic.properties.exclude says which configs are left alone. A min.insync.replicas that follows the source is
+// remembered behind the lock.
+func otherConfigs(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
+	lock := topicConfigs(t, dst, "app.orders")["min.insync.replicas"]
+	setConfigs(t, src, "app.orders", map[string]string{"unclean.leader.election.enable": "false", "segment.ms": "99999"})
+	has(t, dst, "app.orders", map[string]string{"segment.ms": "99999"})
+	s.alter(src, append(slices.Clone(fewer), "mirror.topic.properties.exclude=segment.ms")...)
+	has(t, dst, "app.orders", map[string]string{"unclean.leader.election.enable": "false", "segment.ms": "99999",
+		"min.insync.replicas": lock, "max.message.bytes": "0"})
+	setConfigs(t, dst, "app.orders", map[string]string{"segment.ms": "234567", "retention.ms": "5"})
+	has(t, dst, "app.orders", map[string]string{"segment.ms": "234567", "retention.ms": "8000000"})
 }
 
 // syncIsShown: describe and metrics say how long ago each kind was in step.

@@ -237,7 +237,8 @@ func TestACLsOnKafka(t *testing.T) {
 		run  func(w *aclWorld, t *testing.T)
 	}{
 		{"no authorizer", (*aclWorld).noAuthorizer}, {"not remembered", (*aclWorld).notRemembered}, {"created", (*aclWorld).created},
-		{"deleted", (*aclWorld).deleted}, {"nothing is shown", (*aclWorld).nothingShown}, {"rights", (*aclWorld).rights},
+		{"deleted", (*aclWorld).deleted}, {"nothing is shown", (*aclWorld).nothingShown}, {"another cluster", (*aclWorld).anotherCluster},
+		{"rights", (*aclWorld).rights},
 		{"one is refused", (*aclWorld).oneRefused}, {"rules", (*aclWorld).rules}, {"prune", (*aclWorld).prune},
 	} {
 		t.Run(step.name, func(t *testing.T) {
@@ -328,6 +329,18 @@ func (w *aclWorld) nothingShown(t *testing.T) {
 			}
 			w.expect(w.foreign)
 		}
+	}
+}
+
+// anotherCluster: the source's client comes to another cluster, with other ACLs, after the round has begun.
+func (w *aclWorld) anotherCluster(t *testing.T) {
+	w.setSource(true, acl("GROUP others READ"))
+	for _, prune := range []string{"own", "all"} {
+		j := w.job(w.as(w.src, kmirror), w.as(w.dst, kmirror), map[string]string{filters.ACLsPrune: prune})
+		j.def.SourceClusterID = "another"
+		fails(t, "another cluster", j.acls(w.limit()), errWrongCluster, "")
+		w.counted("")
+		w.expect(w.foreign)
 	}
 }
 

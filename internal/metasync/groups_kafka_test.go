@@ -216,6 +216,18 @@ func testAnotherCluster(t *testing.T, b *bed) {
 	}
 	expect(t, "commits", b.dstSent.take()["OffsetCommit"], 0)
 	expectCounts(t, b.sync(t, "another"), map[string]int{"changed groups": 1})
+
+	retention := "7000000"
+	_, err = b.srcAdm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "retention.ms", Value: &retention}}, "another")
+	check(t, err)
+	for kind, do := range map[string]func(*job, context.Context) error{Topics: (*job).topics, Configs: (*job).configs} {
+		if counts, err := b.round(t, "another", func(j *job, ctx context.Context) error { // whatever it did would panic
+			j.def.SourceClusterID = "another"
+			return do(j, ctx)
+		}); !errors.Is(err, errWrongCluster) || len(counts) > 0 {
+			t.Errorf("%s: %v, %v", kind, counts, err)
+		}
+	}
 }
 
 // testMovedCoordinator: a write that has to be tried again looks at what flows first.
