@@ -78,7 +78,7 @@ func edited(frame []byte, key, version int16, change func(kmsg.Response) bool) (
 func (f *front) rewrite(resp kmsg.Response) (changed bool) {
 	switch r := resp.(type) {
 	case *kmsg.ApiVersionsResponse:
-		r.ApiKeys = understood(r.ApiKeys)
+		r.ApiKeys = Understood(r.ApiKeys)
 	case *kmsg.MetadataResponse:
 		f.metadata(r)
 	case *kmsg.FindCoordinatorResponse:
@@ -192,9 +192,9 @@ func (f *front) cluster(r *kmsg.DescribeClusterResponse) {
 	}
 }
 
-// understood is what a client may use of what a broker advertises: no more than we can read of what we read, nothing that only brokers and
-// controllers use among themselves, and no key that we don't know, whose replies could name addresses.
-func understood(keys []kmsg.ApiVersionsResponseApiKey) []kmsg.ApiVersionsResponseApiKey {
+// Understood is what a client of a gateway may use of what a broker advertises: no more than we can read of what we read, nothing that only
+// brokers and controllers use among themselves, and no key that we don't know, whose replies could name addresses. It writes into keys.
+func Understood(keys []kmsg.ApiVersionsResponseApiKey) []kmsg.ApiVersionsResponseApiKey {
 	return keep(keys, func(k *kmsg.ApiVersionsResponseApiKey) bool {
 		api, known := protocol.LookupAPI(k.ApiKey)
 		if !known || api.Role == protocol.Hidden {

@@ -15,6 +15,7 @@ import (
 	"kmirror/internal/preflight"
 	"kmirror/protocol/kip1279"
 	"kmirror/protocol/kraft"
+	"kmirror/proxy"
 )
 
 // preflightFlags are the flags of preflight.
@@ -93,7 +94,7 @@ func (c *cli) preflightAlone(ctx context.Context, cfg *Config, f preflightFlags)
 		return err
 	}
 	look := preflight.Gateway{ClusterID: cfg.ClusterID, Opts: l.bootstrap, Listener: cfg.looked()[0], KafkaVersion: f.kafkaVersion,
-		Fronts: func(id int32) bool { return cfg.Gateway[0].fronts(id) }, SecurityProtocol: securityProtocols[cfg.Destination.protocol()]}
+		Fronts: func(id int32) bool { return cfg.Gateway[0].fronts(id) }, SecurityProtocol: securityProtocols[cfg.Destination.protocol()], Understood: proxy.Understood}
 	if look.UpstreamTLS, err = cfg.upstreamTLS(quiet); err != nil {
 		return err
 	}

@@ -26,6 +26,8 @@ type Gateway struct {
 	// SecurityProtocol is Kafka's id of what the listener speaks, UpstreamTLS that of forwarded connections.
 	SecurityProtocol int16
 	UpstreamTLS      func() *tls.Config
+	// Understood is what clients are told of the versions that a broker advertises. It may write into what it is given.
+	Understood func([]kmsg.ApiVersionsResponseApiKey) []kmsg.ApiVersionsResponseApiKey
 }
 
 // RunGateway looks at what stands in front of a gateway alone. It needs no right at the destination.
@@ -49,7 +51,7 @@ func RunGateway(ctx context.Context, g Gateway) (*Report, error) {
 	} else {
 		r.ok("destination cluster", "%s", meta.Cluster)
 	}
-	r.alone(ctx, cl)
+	r.alone(ctx, g, cl)
 	r.fronted(ctx, g, meta.Brokers)
 	if g.Listener.secure() {
 		r.asked(ctx, g, cl, meta.Brokers)
@@ -76,7 +78,7 @@ func (r *Report) frontedVersion(version string) {
 }
 
 // alone says what this is, and what the brokers have that clients may use.
-func (r *Report) alone(ctx context.Context, cl *kgo.Client) {
+func (r *Report) alone(ctx context.Context, g Gateway, cl *kgo.Client) {
 	const check = "gateway alone"
 	resp, err := ask[*kmsg.ApiVersionsResponse](ctx, cl, apiVersions())
 	if err != nil {
@@ -87,16 +89,30 @@ func (r *Report) alone(ctx context.Context, cl *kgo.Client) {
 	if slices.ContainsFunc(resp.FinalizedFeatures, func(f kmsg.ApiVersionsResponseFinalizedFeature) bool { return f.Name == "metadata.version" }) {
 		keepers = "KRaft"
 	}
-	var newer []string
-	for _, k := range resp.ApiKeys {
-		if api, ok := protocol.LookupAPI(k.ApiKey); ok && api.Role == protocol.Local && k.MaxVersion > api.Max {
-			newer = append(newer, fmt.Sprintf("%s %d", api.Name, k.MaxVersion))
-		}
-	}
-	if len(newer) > 0 {
+	if newer := withheld(resp.ApiKeys, g.Understood); len(newer) > 0 {
 		r.add(Warn, check, "upgrade kmirror to have clients use them", "versions that clients are not told of: %s", strings.Join(newer, ", "))
 	}
 	r.ok(check, "no controllers are configured: no mirrors, no read-only topics; the brokers have %s", keepers)
+}
+
+// withheld names what clients could use at a broker and are not told of, in the order of the broker's list.
+func withheld(broker []kmsg.ApiVersionsResponseApiKey, understood func([]kmsg.ApiVersionsResponseApiKey) []kmsg.ApiVersionsResponseApiKey) []string {
+	told := map[int16]int16{}
+	for _, k := range understood(slices.Clone(broker)) {
+		told[k.ApiKey] = k.MaxVersion
+	}
+	var newer []string
+	for _, k := range broker {
+		api, known := protocol.LookupAPI(k.ApiKey)
+		upTo, ok := told[k.ApiKey]
+		switch {
+		case !known:
+			newer = append(newer, fmt.Sprintf("API key %d", k.ApiKey))
+		case api.Role != protocol.Hidden && (!ok || upTo < k.MaxVersion):
+			newer = append(newer, fmt.Sprintf("%s %d", api.Name, k.MaxVersion))
+		}
+	}
+	return newer
 }
 
 // fronted looks whether all brokers are fronted, and connects to each as forwarded connections do.

@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/protocol"
+	"kmirror/proxy"
 )
 
 func TestFrontedVersion(t *testing.T) {
@@ -32,5 +36,36 @@ func TestFronted(t *testing.T) {
 		"FAIL gateway: clients would not be served: broker 2 at 127.0.0.1:1")
 	if strings.Count(got, "\n") != 2 {
 		t.Error(got)
+	}
+}
+
+// What the gateway passes as bytes is told to clients whatever its version, also where a mirror process answers it itself.
+func TestWithheld(t *testing.T) {
+	everything := func(up int16) []kmsg.ApiVersionsResponseApiKey {
+		var keys []kmsg.ApiVersionsResponseApiKey
+		for _, a := range protocol.APIs() {
+			keys = append(keys, kmsg.ApiVersionsResponseApiKey{ApiKey: a.Key, MinVersion: a.Min, MaxVersion: a.Max + up})
+		}
+		return keys
+	}
+	one := func(key, least, most int16) []kmsg.ApiVersionsResponseApiKey {
+		return []kmsg.ApiVersionsResponseApiKey{{ApiKey: key, MinVersion: least, MaxVersion: most}}
+	}
+	for _, tt := range []struct {
+		name   string
+		broker []kmsg.ApiVersionsResponseApiKey
+		want   string
+	}{
+		{"what is known", everything(0), ""},
+		{"one version more of all", everything(1), "Produce 14, Fetch 19, Metadata 14, FindCoordinator 7, SaslHandshake 2, ApiVersions 6, SaslAuthenticate 3, " +
+			"DescribeQuorum 3, DescribeCluster 3, ShareFetch 3, ShareAcknowledge 3"},
+		{"ListOffsets is passed", one(2, 1, 99), ""},
+		{"brokers' own", one(56, 2, 99), ""},
+		{"only newer versions", one(3, 50, 99), "Metadata 99"},
+		{"an unknown key", one(999, 0, 1), "API key 999"},
+	} {
+		if got := strings.Join(withheld(tt.broker, proxy.Understood), ", "); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
 	}
 }
