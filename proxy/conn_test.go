@@ -299,7 +299,7 @@ func TestUpstreamGoesAway(t *testing.T) {
 		c := w.dial()
 		c.send(1, metadataRequest())
 		c.closed()
-		eventually(t, "a line", func() bool { return w.log.count("in flight") == 1 })
+		eventually(t, "a line", func() bool { return w.log.Lines("in flight") == 1 })
 	})
 	t.Run("broker down: another one", func(t *testing.T) {
 		w := newWorld(t)

@@ -161,7 +161,7 @@ func TestOtherServerNamesAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if n := g.log.count("served are all.kafka.example.com and, for brokers that are registered with listener CLIENT, b{id}.kafka.example.com"); n != 1 {
+	if n := g.log.Lines("served are all.kafka.example.com and, for brokers that are registered with listener CLIENT, b{id}.kafka.example.com"); n != 1 {
 		t.Errorf("%d lines name what is served, want one", n)
 	}
 	for _, b := range g.brokers {
@@ -222,16 +222,16 @@ func TestNamedBrokersMoveComeAndGo(t *testing.T) {
 	c, req := g.must("b7.kafka.example.com"), metadataRequest()
 	c.send(9, req)
 	eventually(t, "the request is there", func() bool { return len(late.requests()) == 1 })
-	eventually(t, "the broker is known", func() bool { return g.log.count("gateway serves a broker") == 5 })
+	eventually(t, "the broker is known", func() bool { return g.log.Lines("gateway serves a broker") == 5 })
 	g.image.edit(func(img *kraft.Image) { delete(img.Brokers, 7) })
 	eventually(t, "refused", func() bool { _, err := g.to("b7.kafka.example.com"); return err != nil })
-	eventually(t, "closed", func() bool { return g.log.count("gateway closed for a broker") == 1 })
+	eventually(t, "closed", func() bool { return g.log.Lines("gateway closed for a broker") == 1 })
 	proceed()
 	if corr, _ := c.receive(req); corr != 9 {
 		t.Errorf("correlation id %d", corr)
 	}
 	c.closed()
-	if n := g.log.count("certificate is not for the name"); n != 0 {
+	if n := g.log.Lines("certificate is not for the name"); n != 0 {
 		t.Errorf("%d warnings of the certificate", n)
 	}
 }
@@ -245,7 +245,7 @@ func TestNamesNeedACertificate(t *testing.T) {
 	f.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil }}
 	f.Names, _ = ParseNames("b{id}.elsewhere.example.com", 1)
 	f.greet(1)
-	if n := g.log.count("have one signed for *.elsewhere.example.com and gateway.example"); n != 1 {
+	if n := g.log.Lines("have one signed for *.elsewhere.example.com and gateway.example"); n != 1 {
 		t.Errorf("%d lines say what is wrong with the certificate", n)
 	}
 	f.TLS = nil

@@ -48,7 +48,7 @@ func TestGatewayPortsLeadToTheirBrokers(t *testing.T) {
 		}
 		g.to(noNode).ask(metadataRequest())
 	}
-	if n := g.log.count("outside the gateway's node_id_ranges"); n != 1 {
+	if n := g.log.Lines("outside the gateway's node_id_ranges"); n != 1 {
 		t.Errorf("%d lines about the broker without a port, want 1", n)
 	}
 }
@@ -74,7 +74,7 @@ func TestKafkaProxyPR191BrokersMoveComeAndGo(t *testing.T) {
 	g.brokers[1].hangup()
 	old.closed() // as if there were nothing in between
 	g.image.edit(func(img *kraft.Image) { img.Brokers[1].Endpoints = []kraft.Endpoint{g.brokers[1].endpoint()} })
-	if n := g.log.count("gateway port open"); n != 3 {
+	if n := g.log.Lines("gateway port open"); n != 3 {
 		t.Errorf("%d ports were opened, want 3", n)
 	}
 
@@ -116,7 +116,7 @@ func TestGatewayPortThatIsTakenIsTriedAgain(t *testing.T) {
 	g.image.edit(func(img *kraft.Image) {
 		img.Brokers[9002] = &kraft.Broker{ID: 9002, Endpoints: []kraft.Endpoint{g.brokers[1].endpoint()}}
 	})
-	eventually(t, "told", func() bool { return g.log.count("can't be opened") > 0 })
+	eventually(t, "told", func() bool { return g.log.Lines("can't be opened") > 0 })
 	taken.Close()
 	g.opened(9002)
 	g.to(9002).ask(metadataRequest())
@@ -388,7 +388,7 @@ func TestGatewayConnectionsEnd(t *testing.T) {
 	c := g.to(1)
 	c.send(1, metadataRequest())
 	c.closed()
-	if n := g.log.count("nothing can be forwarded"); n == 0 {
+	if n := g.log.Lines("nothing can be forwarded"); n == 0 {
 		t.Error("an unreachable broker is not told")
 	}
 }

@@ -1,12 +1,10 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -114,28 +112,4 @@ func (f *fixedImage) edit(change func(*kraft.Image)) {
 
 func (w *world) setISR(isr ...int32) {
 	w.image.edit(func(img *kraft.Image) { img.Topics[mirrorID].Partitions[0].ISR = isr })
-}
-
-// logLines collects what is logged.
-type logLines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *logLines) count(part string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for line := range strings.Lines(l.buf.String()) {
-		if strings.Contains(line, part) {
-			n++
-		}
-	}
-	return n
 }

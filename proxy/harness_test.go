@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"kmirror/fetch"
+	"kmirror/internal/lockbuf"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
@@ -194,7 +195,7 @@ type world struct {
 	brokers map[int32]*testBroker
 	data    *fakeData
 	image   *fixedImage
-	log     *logLines
+	log     *lockbuf.Buffer
 	server  *Server
 	addr    string
 	cancel  context.CancelFunc
@@ -203,7 +204,7 @@ type world struct {
 
 func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
 	t.Helper()
-	w := &world{t: t, brokers: make(map[int32]*testBroker), log: &logLines{}, done: make(chan error, 1)}
+	w := &world{t: t, brokers: make(map[int32]*testBroker), log: &lockbuf.Buffer{}, done: make(chan error, 1)}
 	img := kraft.Empty()
 	img.Topics = map[protocol.UUID]*kraft.Topic{}
 	img.Names = map[string]protocol.UUID{}

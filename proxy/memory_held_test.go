@@ -100,7 +100,7 @@ func TestLargeAnswersCount(t *testing.T) {
 	answer := int64(len(frame)) // of the size of the request, within a few bytes a partition
 	eventually(t, "the answer counts", func() bool { return used() > answer/2 && used() < 3*answer })
 	go w.dial().nc.Write(frame)
-	eventually(t, "who does not read is cut off", func() bool { return w.log.count("limits.memory") > 0 })
+	eventually(t, "who does not read is cut off", func() bool { return w.log.Lines("limits.memory") > 0 })
 }
 
 // TestMemoryIsNotKeptByWhoWaits: a request that waits for replies to those before it, or for its time, is no reason for others to wait.

@@ -218,7 +218,7 @@ func TestPeersAreKnownByCertificates(t *testing.T) {
 	if n := len(w.upstreamRequests()); n != before {
 		t.Errorf("%d requests of a stranger came to brokers", n-before)
 	}
-	if n := w.log.count(`principal="User:CN=stranger"`) + w.log.count(`principal=User:CN=stranger`); n != 1 {
+	if n := w.log.Lines(`principal="User:CN=stranger"`) + w.log.Lines(`principal=User:CN=stranger`); n != 1 {
 		t.Errorf("%d lines name the stranger, want 1", n)
 	}
 	if n := counter.refused.Load(); n != 4 {
@@ -272,8 +272,8 @@ func TestNobodyWithoutACertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, mutual(t, authorityOf(t).cert, tls.RequireAndVerifyClientCert, false))
 	w.dialTLS().closed()
-	eventually(t, "a line", func() bool { return w.log.count("didn't provide a certificate") == 1 })
-	if w.log.count("have to show a certificate") != 1 {
+	eventually(t, "a line", func() bool { return w.log.Lines("didn't provide a certificate") == 1 })
+	if w.log.Lines("have to show a certificate") != 1 {
 		t.Error("the line does not say what is wanted")
 	}
 }

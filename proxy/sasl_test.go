@@ -140,7 +140,7 @@ func TestSessionsEnd(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // it ends by the clock
 	c.send(1, replicaFetchRequest())
 	c.closed()
-	eventually(t, "a line in the log", func() bool { return w.log.count("session has ended") == 1 })
+	eventually(t, "a line in the log", func() bool { return w.log.Lines("session has ended") == 1 })
 }
 
 // TestFailedLoginEndsTheFirst: who is in and logs in again, which fails, is not in any more.

@@ -39,7 +39,7 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 		})
 		c := w.dial()
 		c.send(1, metadataRequest())
-		eventually(t, "a line", func() bool { return w.log.count("plaintext client on a TLS listener") == 1 })
+		eventually(t, "a line", func() bool { return w.log.Lines("plaintext client on a TLS listener") == 1 })
 	})
 	for _, tt := range []struct{ name, bytes, line string }{
 		{"b: TLS client to plain listener", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS handshake"},
@@ -59,7 +59,7 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 				c.closed()
 			}
 			runtime.ReadMemStats(&after)
-			if n := w.log.count(tt.line); n != 1 {
+			if n := w.log.Lines(tt.line); n != 1 {
 				t.Errorf("%d lines say %q, want 1", n, tt.line)
 			}
 			if got := after.TotalAlloc - before.TotalAlloc; got > 8<<20 {
@@ -77,7 +77,7 @@ func TestKroxylicious2439WrongProtocol(t *testing.T) {
 		c := w.dial()
 		c.send(1, metadataRequest())
 		c.closed()
-		eventually(t, "a line", func() bool { return w.log.count("TLS alert") == 1 })
+		eventually(t, "a line", func() bool { return w.log.Lines("TLS alert") == 1 })
 	})
 }
 
@@ -197,7 +197,7 @@ func TestTLSHandshakes(t *testing.T) {
 			t.Error("a client trusts what it does not know")
 		}
 	}
-	eventually(t, "a line", func() bool { return w.log.count("TLS handshake: ") == 1 })
+	eventually(t, "a line", func() bool { return w.log.Lines("TLS handshake: ") == 1 })
 	if old, err := tls.Dial("tcp", w.addr, &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS11}); err == nil {
 		old.Close()
 		t.Error("TLS 1.1 is spoken")

@@ -1,36 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kmirror/internal/lockbuf"
 )
-
-// lockedBuffer may be written while it is read.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 func TestStrangersAtTheHTTPPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,7 +20,7 @@ func TestStrangersAtTheHTTPPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newHTTPServer(l, prometheus.NewRegistry(), func() error { return nil }, func() error { return nil })
-	var out lockedBuffer
+	var out lockbuf.Buffer
 	s.logStrangers(slog.New(slog.NewTextHandler(&out, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -16,11 +16,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/admin"
+	"kmirror/internal/lockbuf"
 )
 
 func TestTheLogSaysWhyAProcessIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out lockedBuffer
+		var out lockbuf.Buffer
 		var why atomic.Pointer[string]
 		is := func(text string) { why.Store(&text) }
 		is("no controller answers")

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"kmirror/internal/lockbuf"
 	"kmirror/internal/testkafka"
 )
 
@@ -69,7 +70,7 @@ func TestTraceOfARealBroker(t *testing.T) {
 	login := scram.Auth{User: testkafka.AdminUser, Pass: sec.Password(testkafka.AdminUser)}
 	// traced runs a trace while a client is at work and returns its output.
 	traced := func(at string, work func(t *testing.T, address string, login kgo.Opt)) (string, string) {
-		var out, errs lockedBuffer
+		var out, errs lockbuf.Buffer
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		code := make(chan int, 1)

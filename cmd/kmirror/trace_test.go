@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kmirror/internal/admin"
+	"kmirror/internal/lockbuf"
 	"kmirror/internal/testkafka"
 )
 
@@ -128,7 +129,7 @@ func TestTraceOverTLS(t *testing.T) {
 		if err := os.WriteFile(props, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var out, errs lockedBuffer
+		var out, errs lockbuf.Buffer
 		ctx, stop := context.WithCancel(t.Context())
 		code := make(chan int, 1)
 		go func() {
@@ -157,7 +158,7 @@ func TestTraceOverTLS(t *testing.T) {
 }
 
 // traceAddress waits until a trace says where it listens.
-func traceAddress(t *testing.T, errs *lockedBuffer) string {
+func traceAddress(t *testing.T, errs *lockbuf.Buffer) string {
 	t.Helper()
 	for range 1000 {
 		if _, rest, found := strings.Cut(errs.String(), "trace: "); found {

@@ -14,6 +14,7 @@ import (
 
 	"kmirror/internal/clientconf"
 	"kmirror/internal/coordinator"
+	"kmirror/internal/lockbuf"
 	"kmirror/internal/peers"
 	"kmirror/internal/testkafka"
 	"kmirror/protocol"
@@ -25,7 +26,7 @@ type guarded struct {
 	sec     *testkafka.Security
 	server  *Server
 	address string
-	lines   *buffer
+	lines   *lockbuf.Buffer
 	stop    func()
 }
 

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
+	"kmirror/internal/lockbuf"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 )
@@ -93,44 +93,26 @@ func (f *fake) Call(ctx context.Context, verb string, payload json.RawMessage) (
 	return json.RawMessage(`{"verb":"` + verb + `","got":` + string(payload) + `}`), f.err
 }
 
-// buffer is a log that may be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // serve starts a server and returns its address, its log and what ends it.
-func serve(t *testing.T, f *fake) (address string, lines *buffer, stop func()) {
+func serve(t *testing.T, f *fake) (address string, lines *lockbuf.Buffer, stop func()) {
 	t.Helper()
 	return serveWith(t, Config{Service: f})
 }
 
 // serveWith starts a server of a configuration.
-func serveWith(t *testing.T, c Config) (address string, lines *buffer, stop func()) {
+func serveWith(t *testing.T, c Config) (address string, lines *lockbuf.Buffer, stop func()) {
 	t.Helper()
 	_, address, lines, stop = startServer(t, c)
 	return address, lines, stop
 }
 
-func startServer(t *testing.T, c Config) (_ *Server, address string, lines *buffer, stop func()) {
+func startServer(t *testing.T, c Config) (_ *Server, address string, lines *lockbuf.Buffer, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines = &buffer{}
+	lines = &lockbuf.Buffer{}
 	c.Listen, c.Log, c.DrainTimeout = l, slog.New(slog.NewTextHandler(lines, nil)), 300*time.Millisecond
 	srv, err := New(c)
 	if err != nil {

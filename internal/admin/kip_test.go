@@ -12,6 +12,7 @@ import (
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/kipclient"
+	"kmirror/internal/lockbuf"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 )
@@ -66,7 +67,7 @@ type kip struct {
 	t     *testing.T
 	c     *kipclient.Client
 	k     *keeper
-	lines *buffer
+	lines *lockbuf.Buffer
 }
 
 func newKIP(t *testing.T) *kip {

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/lockbuf"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
@@ -167,7 +167,7 @@ func FuzzMetadataLog(f *testing.F) {
 // one line at error level says what to do, and the log is not read again and again without a pause.
 func TestARefusedRecordIsNamedOnceItComesAgain(t *testing.T) {
 	q := newFakeQuorum(t, 1)
-	var lines lockedBuffer
+	var lines lockbuf.Buffer
 	cfg := fakeConfig(q, 9001)
 	cfg.Log = slog.New(slog.NewTextHandler(&lines, nil))
 	var anew atomic.Int32
@@ -239,21 +239,4 @@ func TestWhatIsRefusedTwiceAtTheSameOffset(t *testing.T) {
 	if f.refused.Load() != nil || f.suspect != nil {
 		t.Error("still refused once an image is shown")
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -23,6 +23,7 @@ var rules = map[string][]string{
 	"fetch":              {"records", "protocol", "internal/replica", "internal/wait"},
 	"internal/quiet":     nil, // a logger
 	"internal/wait":      nil, // a timer
+	"internal/lockbuf":   nil, // a buffer
 	"proxy":              {"fetch", "records", "protocol", "internal/replica", "internal/quiet"},
 	"internal":           {"protocol", "records", "statemachine", "internal"},
 	"internal/trace":     {"protocol", "records", "internal/trace", "internal/quiet", "internal/wait"},
@@ -35,6 +36,7 @@ var rules = map[string][]string{
 // testOnly folders start programs, or are the other side of a wire, and must not reach the server by way of another package.
 var testOnly = map[string][]string{
 	"internal/testkafka":       {"cmd", "bench", "internal/e2e"},
+	"internal/lockbuf":         nil,
 	"internal/kipclient":       {"internal/e2e"},
 	"internal/trace/tracetest": nil,
 }

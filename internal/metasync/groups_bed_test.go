@@ -18,6 +18,7 @@ import (
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/filters"
+	"kmirror/internal/lockbuf"
 	"kmirror/internal/testkafka"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -38,8 +39,7 @@ type bed struct {
 	// size is what max.message.bytes says of all topics of the destination: "0" is the lock.
 	size string
 
-	logMu  sync.Mutex
-	logged strings.Builder
+	logged lockbuf.Buffer
 }
 
 // sent counts requests by their name.
@@ -84,7 +84,7 @@ func newBed(t *testing.T, destination string) *bed {
 			return err == nil && (errShare == nil && r.Ok() || errors.Is(errShare, kerr.UnsupportedVersion))
 		})
 	}
-	log := slog.New(slog.NewTextHandler(lockedWriter{b}, nil))
+	log := slog.New(slog.NewTextHandler(&b.logged, nil))
 	s, err := New(Config{Store: b.memory, Destination: bedDestination{b: b}, Mirrors: bedMirrors{b: b}, Observer: &b.counts, Log: log,
 		Coordinates: func(string) bool { return true }})
 	check(t, err)
@@ -92,22 +92,8 @@ func newBed(t *testing.T, destination string) *bed {
 	return b
 }
 
-type lockedWriter struct{ b *bed }
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.b.logMu.Lock()
-	defer w.b.logMu.Unlock()
-	return w.b.logged.Write(p)
-}
-
 // lines returns how many lines with a text were logged since lines was called last, and forgets them.
-func (b *bed) lines(text string) int {
-	b.logMu.Lock()
-	defer b.logMu.Unlock()
-	n := strings.Count(b.logged.String(), text)
-	b.logged.Reset()
-	return n
-}
+func (b *bed) lines(text string) int { return strings.Count(b.logged.Take(), text) }
 
 func (b *bed) connect(t *testing.T, c *testkafka.Cluster, opts ...kgo.Opt) (*kgo.Client, *sent) {
 	t.Helper()
