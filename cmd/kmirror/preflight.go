@@ -60,9 +60,9 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 		return err
 	}
 	look.Listeners = cfg.looked()
+	var props map[string]string
 	if f.mirrorConfig != "" {
-		props, err := readProperties(f.mirrorConfig)
-		if err != nil {
+		if props, err = readProperties(f.mirrorConfig); err != nil {
 			return err
 		}
 		if err := admin.CheckMirror("preflight", props); err != nil {
@@ -74,6 +74,9 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 		if look.SourceFilters, err = filters.Parse(props); err != nil {
 			return usageError(f.mirrorConfig+": "+err.Error(), "correct the file")
 		}
+	}
+	if look.Certificates, err = cfg.lookedCertificates(props); err != nil {
+		return usageError(err.Error(), "correct the configuration")
 	}
 	report, err := preflight.Run(ctx, look)
 	if err != nil {
@@ -97,6 +100,9 @@ func (c *cli) preflightAlone(ctx context.Context, cfg *Config, f preflightFlags)
 		Fronts: func(id int32) bool { return cfg.Gateway[0].fronts(id) }, SecurityProtocol: securityProtocols[cfg.Destination.protocol()], Understood: proxy.Understood}
 	if look.UpstreamTLS, err = cfg.upstreamTLS(quiet); err != nil {
 		return err
+	}
+	if look.Certificates, err = cfg.lookedCertificates(nil); err != nil {
+		return usageError(err.Error(), "correct the configuration")
 	}
 	report, err := preflight.RunGateway(ctx, look)
 	if err != nil {

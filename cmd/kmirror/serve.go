@@ -107,11 +107,13 @@ type process struct {
 	peers    *peers.Peers
 	http     *httpServer // nil where the configuration has none
 	metrics  *metrics
-	tap      *tap.Tap
-	stderr   io.Writer // for a trace
-	logging  *logSettings
-	reloads  *reloader
-	untraced bool // the trace of the configuration in force could not begin; the reloader's
+	// certificates are those that are shown to others now.
+	certificates func() []shown
+	tap          *tap.Tap
+	stderr       io.Writer // for a trace
+	logging      *logSettings
+	reloads      *reloader
+	untraced     bool // the trace of the configuration in force could not begin; the reloader's
 }
 
 // newProcess opens all sockets, so that what is registered can be reached, and connects to nothing.
@@ -146,6 +148,9 @@ func newProcess(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, er
 		return nil, err
 	}
 	p.metrics.watch(p.manager.States, p.manager.SourceFetches)
+	if err := p.certificatesSide(); err != nil {
+		return nil, err
+	}
 	p.metrics.registry.MustRegister(newSyncCollector(operator{p.manager, p.syncer}.SyncStatus))
 	p.httpSide(p.ready)
 	return p, nil
@@ -328,6 +333,7 @@ func (p *process) runFront(front *departure) {
 	front.group.Go(func() error { p.nameCluster(ctx); return nil })
 	front.group.Go(func() error { tellReady(ctx, p.ready, p.log); return nil })
 	front.group.Go(func() error { p.reloads.run(ctx); return nil })
+	front.group.Go(func() error { tellExpiry(ctx, p.certificates, p.log); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	if p.judge != nil {
 		front.group.Go(func() error { return p.judge.Run(ctx) })

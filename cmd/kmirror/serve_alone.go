@@ -58,6 +58,9 @@ func newAlone(cfg *Config, log *slog.Logger, stderr io.Writer) (_ *process, err 
 	if err != nil {
 		return nil, err
 	}
+	if err := p.certificatesSide(); err != nil {
+		return nil, err
+	}
 	p.httpSide(p.polled.Ready)
 	return p, nil
 }
@@ -85,6 +88,7 @@ func (p *process) runAlone(ctx context.Context) error {
 	both, front := errgroup.WithContext(front)
 	both.Go(func() error { tellReady(front, p.polled.Ready, p.log); return nil })
 	both.Go(func() error { p.reloads.run(front); return nil })
+	both.Go(func() error { tellExpiry(front, p.certificates, p.log); return nil })
 	both.Go(func() error { p.certificatesAsked(front); return nil })
 	both.Go(func() error { return named("gateway", p.gateway.Run(front)) })
 	err := both.Wait()

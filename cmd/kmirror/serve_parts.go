@@ -95,7 +95,11 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if s.adminTLS, s.peerTLS, err = adminTLS(cfg, log); err != nil {
 		return s, err
 	}
-	s.notes = append(certificateNotes(cfg, secure, time.Now()), adminNotes(cfg, s.adminTLS, time.Now())...)
+	legs, err := cfg.presented()
+	if err != nil {
+		return s, usageError(err.Error(), "correct the configuration")
+	}
+	s.notes = slices.Concat(certificateNotes(cfg, secure, time.Now()), adminNotes(cfg, s.adminTLS, time.Now()), expiryNotes(legs, time.Now()))
 	for i, id := range cfg.NodeIDs {
 		node := broker.Node{ID: id, Rack: cfg.Rack}
 		for _, l := range cfg.Listeners {

@@ -14,9 +14,6 @@ import (
 	"kmirror/protocol/kraft"
 )
 
-// expiresSoon is how long before its end a certificate is worth a note.
-const expiresSoon = 14 * 24 * time.Hour
-
 // serverTLS reads the certificates of the listeners that have one, by listener name; node ids share them.
 func serverTLS(cfg *Config, log *slog.Logger) (map[string]*tls.Config, error) {
 	secure := map[string]*tls.Config{}
@@ -103,8 +100,8 @@ func leafNotes(what string, leaf *x509.Certificate, host string, now time.Time) 
 	if err := leaf.VerifyHostname(host); err != nil {
 		notes = append(notes, fmt.Sprintf("%s: clients connect to %s, and its certificate is not for that name: %v", what, host, err))
 	}
-	if end := leaf.NotAfter; end.Before(now.Add(expiresSoon)) {
-		notes = append(notes, fmt.Sprintf("%s: the certificate is valid until %s", what, end.UTC().Format(time.RFC3339)))
+	if note := expiryNote(what, leaf.NotAfter, now); note != "" {
+		notes = append(notes, note)
 	}
 	return notes
 }

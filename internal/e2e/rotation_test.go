@@ -6,10 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -218,7 +222,7 @@ func (b *rotationBed) restarted(t *testing.T) {
 // rotated: both clusters come back with other authorities, which trust nobody of before, and are trusted by nobody. kmirror finds its way
 // back as soon as its files say so.
 func (b *rotationBed) rotated(t *testing.T) {
-	process := b.s.cmd.Process.Pid
+	process, before := b.s.cmd.Process.Pid, b.ends(t)
 	for _, c := range []*testkafka.Cluster{b.src, b.dst} {
 		stopBroker(t, c, 1)
 		if err := c.Security().Rotate(); err != nil {
@@ -244,6 +248,36 @@ func (b *rotationBed) rotated(t *testing.T) {
 	if b.s.cmd.Process.Pid != process {
 		t.Error("it is another process")
 	}
+	after := b.ends(t)
+	for _, where := range []string{"listener CLIENT", "listener REPL", "destination.replication_client", "mirror m"} {
+		if before[where] == 0 || after[where] <= before[where] {
+			t.Errorf("the metric says that the certificate of %s ended at %.0f, and now at %.0f", where, before[where], after[where])
+		}
+	}
+	if len(before) != 4 || len(after) != 4 {
+		t.Errorf("certificates are told of: %v, then %v", before, after)
+	}
+}
+
+// ends are what kmirror's metrics say of the ends of certificates.
+func (b *rotationBed) ends(t *testing.T) map[string]float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + b.s.http + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]float64{}
+	for _, m := range regexp.MustCompile(`(?m)^kmirror_certificate_expiry_timestamp_seconds\{where="(.*)"\} (.*)$`).FindAllStringSubmatch(string(page), -1) {
+		if ends[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ends
 }
 
 // broken: while a store is half written, connections are made by what was in it; the log says what to do.

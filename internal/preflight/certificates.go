@@ -1,6 +1,37 @@
 package preflight
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
+
+// ExpiresSoon is how long before its end a certificate is warned of.
+const ExpiresSoon = 14 * 24 * time.Hour
+
+// Certificate is one that kmirror shows to others, and until when it is valid.
+type Certificate struct {
+	Where string
+	End   time.Time
+}
+
+// expiry judges how long certificates are still good for; without any there is nothing to say.
+func (r *Report) expiry(list []Certificate, now time.Time) {
+	const check, hint = "certificates", "have a new one made; kmirror takes it from the same files without a restart"
+	good := 0
+	for _, c := range list {
+		switch until := c.End.UTC().Format(time.RFC3339); {
+		case !c.End.After(now):
+			r.add(Fail, check, hint, "that of %s has expired, it was valid until %s", c.Where, until)
+		case c.End.Before(now.Add(ExpiresSoon)):
+			r.add(Warn, check, hint, "that of %s is valid until %s only", c.Where, until)
+		default:
+			good++
+		}
+	}
+	if good > 0 {
+		r.ok(check, "%d of %d are valid for two weeks and more", good, len(list))
+	}
+}
 
 // Listener is one that kmirror is to have. Own: it is the brokers' own, where nobody is relayed. Asks: kmirror asks for certificates there,
 // as brokers do, and shows its own to them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -21,6 +22,7 @@ type Gateway struct {
 	Opts         []kgo.Opt
 	Listener     Listener
 	KafkaVersion string // optional
+	Certificates []Certificate
 	// Fronts reports whether a broker is among those that clients are told of.
 	Fronts func(id int32) bool
 	// SecurityProtocol is Kafka's id of what the listener speaks, UpstreamTLS that of forwarded connections.
@@ -36,6 +38,7 @@ func RunGateway(ctx context.Context, g Gateway) (*Report, error) {
 	if g.KafkaVersion != "" {
 		r.frontedVersion(g.KafkaVersion)
 	}
+	r.expiry(g.Certificates, time.Now())
 	cl, err := newClient(g.Opts)
 	if err != nil {
 		return nil, err

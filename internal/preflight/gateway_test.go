@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -65,6 +66,25 @@ func TestWithheld(t *testing.T) {
 		{"an unknown key", one(999, 0, 1), "API key 999"},
 	} {
 		if got := strings.Join(withheld(tt.broker, proxy.Understood), ", "); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name string
+		list []Certificate
+		want string
+	}{
+		{"none", nil, ""},
+		{"good", []Certificate{{"admin", now.Add(ExpiresSoon)}, {"listener A", now.AddDate(1, 0, 0)}}, "ok certificates: 2 of 2 are valid for two weeks and more"},
+		{"soon", []Certificate{{"admin", now.Add(ExpiresSoon - time.Second)}}, "warn certificates: that of admin is valid until 2026-01-14T23:59:59Z only"},
+		{"expired", []Certificate{{"admin", now}, {"listener A", now.AddDate(1, 0, 0)}},
+			"FAIL certificates: that of admin has expired, it was valid until 2026-01-01T00:00:00Z\nok certificates: 1 of 2 are valid for two weeks and more"},
+	} {
+		if got := report(func(r *Report) { r.expiry(tt.list, now) }); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -68,6 +68,7 @@ type Config struct {
 	KafkaVersion        string             // that the destination has, or is to have; optional
 	Source              []kgo.Opt
 	SourceFilters       *filters.Filters
+	Certificates        []Certificate
 }
 
 // limit bounds one step.
@@ -79,6 +80,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	if c.KafkaVersion != "" {
 		r.kafkaVersion(c.KafkaVersion)
 	}
+	r.expiry(c.Certificates, time.Now())
 	cluster, err := r.destination(ctx, c)
 	if err == nil && c.Source != nil {
 		err = r.source(ctx, c, cluster)
