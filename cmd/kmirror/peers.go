@@ -37,7 +37,7 @@ func processID() string {
 // pong is what others learn of this process.
 func (p *process) pong() peers.Pong {
 	return peers.Pong{ProcessID: p.self.ProcessID, NodeIDs: p.self.NodeIDs, Unreachable: p.manager.Blind(), Leaving: p.manager.Leaving(),
-		Ready: p.ready() == nil}
+		Ready: p.ready() == nil, Idle: !p.broker.Registered()}
 }
 
 // others returns the other processes, dead ones among them until their session in the group ends.
@@ -58,9 +58,12 @@ func (p *process) processes() []mirror.Process {
 	// One that has fenced itself is not ready to the others, and must come to the same choice of leaders as they do.
 	out := []mirror.Process{{NodeIDs: p.self.NodeIDs, Self: true, Starting: p.judge.Fenced()}}
 	for _, m := range p.others() {
-		if pong, ok := p.peers.Answer(m); ok {
+		switch pong, ok := p.peers.Answer(m); {
+		case ok && pong.Idle:
+			// It leads nothing, and its node ids may be another's: neither given anything nor held dead.
+		case ok:
 			out = append(out, processOf(m, pong, p.broker.Image()))
-		} else if !p.peers.Alive(m) {
+		case !p.peers.Alive(m):
 			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Dead: true})
 		}
 	}

@@ -233,8 +233,17 @@ func (b *Broker) Changed() <-chan struct{} { return b.images.wait() }
 
 func (b *Broker) publish(i *kraft.Image) {
 	b.noteGuests(i) // whoever sees the image knows its guests
+	b.noteTaken(i)  // and does not hold what another process leads by our ids for our own
 	b.image.Store(i)
 	b.images.send()
+}
+
+// noteTaken looks whether another process has registered node ids of ours, as it can once this one was out of reach for the session that
+// the controller gives (SIGSTOP, a stall). The image shows that before it shows what the other one leads.
+func (b *Broker) noteTaken(i *kraft.Image) {
+	for _, m := range b.members {
+		m.lookTaken(i.Brokers[m.node.ID])
+	}
 }
 
 // awaitImage blocks until ok holds for the newest image or ctx ends.

@@ -60,6 +60,24 @@ func (m *member) set(s State, epoch int64, err error) {
 	old := m.status
 	m.status.State, m.status.Epoch, m.status.Err = s, epoch, err
 	m.mu.Unlock()
+	m.tell(old, s, epoch, err)
+}
+
+// setBeaten notes how a heartbeat ended, unless the registration that it was for has been given up since.
+func (m *member) setBeaten(s State, epoch int64) {
+	m.mu.Lock()
+	old := m.status
+	if old.Epoch != epoch {
+		m.mu.Unlock()
+		return
+	}
+	m.status.State, m.status.Err = s, nil
+	m.mu.Unlock()
+	m.tell(old, s, epoch, nil)
+}
+
+// tell tells others what has changed.
+func (m *member) tell(old NodeStatus, s State, epoch int64, err error) {
 	if err == nil {
 		m.failures.ok()
 	}
@@ -69,6 +87,25 @@ func (m *member) set(s State, epoch int64, err error) {
 		m.b.cfg.Observer.NodeState(m.node.ID, s)
 	}
 }
+
+// lookTaken takes in how the node id is registered, nil for not at all, and gives it up where that is another process, since we were.
+func (m *member) lookTaken(r *kraft.Broker) {
+	m.mu.Lock()
+	taken := r != nil && m.status.Epoch >= 0 && r.Epoch > m.status.Epoch && r.Incarnation != m.incarnation
+	if taken {
+		m.status.State, m.status.Epoch, m.status.Err = StateStarting, -1, m.replaced()
+	}
+	m.mu.Unlock()
+	if !taken {
+		return
+	}
+	m.b.standing.lose()
+	m.log.Warn("another process has registered the node id while this one was out of reach", "audit", true, "epoch", r.Epoch)
+	m.b.cfg.Observer.NodeState(m.node.ID, StateStarting)
+	m.poke()
+}
+
+func (m *member) replaced() error { return fmt.Errorf("node id %d: %w", m.node.ID, errReplaced) }
 
 func (m *member) poke() {
 	select {
@@ -97,7 +134,8 @@ func (m *member) run(ctx context.Context, stop <-chan struct{}) error {
 			return m.leave(ctx)
 		}
 		if !evicted {
-			m.set(StateStarting, -1, fmt.Errorf("node id %d: %w", m.node.ID, errReplaced))
+			m.set(StateStarting, -1, m.replaced())
+			m.b.standing.lose()
 			continue
 		}
 		m.set(StateEvicted, -1, fmt.Errorf("node id %d: %w", m.node.ID, ErrEvicted))
@@ -207,7 +245,10 @@ func (m *member) beat(ctx context.Context) (evicted bool) {
 	b := backoff{min: 50 * time.Millisecond, max: time.Second}
 	m.awaitOffset(ctx, m.epoch())
 	for ctx.Err() == nil {
-		next := m.b.cfg.HeartbeatInterval
+		if m.epoch() < 0 {
+			return false // another process has it
+		}
+		next, epoch := m.b.cfg.HeartbeatInterval, m.epoch()
 		resp, err := m.heartbeat(ctx, false)
 		switch {
 		case errors.Is(err, kerr.StaleBrokerEpoch):
@@ -228,7 +269,7 @@ func (m *member) beat(ctx context.Context) (evicted bool) {
 				state = StateFenced
 				next /= 10
 			}
-			m.set(state, m.epoch(), nil)
+			m.setBeaten(state, epoch)
 		}
 		m.sleep(ctx, next)
 	}

@@ -8,8 +8,8 @@ import (
 // errReplaced: the controller has the node id from somebody else, who registered it while this process was fenced.
 var errReplaced = errors.New("another process has registered it")
 
-// standing is whether this process is a member of the destination: since all its node ids were registered by itself, until none is.
-// One id that is lost for a while does not end it, since the process leads with the others.
+// standing is whether this process is a member of the destination: since all its node ids were registered by itself, until none is, or
+// one of them is another process's. One id that was unregistered does not end it, since the process leads with the others.
 type standing struct {
 	mu      sync.Mutex
 	is      bool
@@ -33,8 +33,19 @@ func (s *standing) look(members []*member) {
 	}
 }
 
-// Registered reports whether this process is a member of the destination: all its node ids have been registered by itself, and not all are
-// lost again. A process with the node ids of another one that lives is none, and neither is one that has reached no controller yet. A
+// lose ends the standing until all node ids are registered by this process again: two processes that lead by the same id would both move
+// its partitions on.
+func (s *standing) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.is {
+		s.is = false
+		s.changes.send()
+	}
+}
+
+// Registered reports whether this process is a member of the destination: all its node ids have been registered by itself, not all are
+// lost again, and no other process has one of them. A process with the node ids of another one that lives is none, and neither is one that has reached no controller yet. A
 // member stays one while no controller answers.
 func (b *Broker) Registered() bool {
 	b.standing.mu.Lock()

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -9,10 +10,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
 
-// A process is a member once all its ids are its own, stays one while controllers are silent, and is none when others took them all.
+// A process is a member once all its ids are its own, stays one while controllers are silent, and is none when another took one of them:
+// one that was stopped for a while (SIGSTOP) must not take for its own what the other leads by that id.
 func TestStanding(t *testing.T) {
 	q := newFakeQuorum(t, 1)
 	var held, silent atomic.Bool // somebody else holds 9002; no heartbeat is answered
@@ -80,19 +83,79 @@ func TestStanding(t *testing.T) {
 	}
 	silent.Store(false)
 	ready(t, b)
-	take := func(id int32) {
-		held.Store(true)
-		q.do(func() {
-			other := registered(id, logDirID(fakeCluster, id))
-			other.Epoch = int64(len(q.log))
-			q.append(other)
-		})
+	held.Store(true)
+	taken(t, q, b, 9002)
+	if b.Registered() {
+		t.Error("still a member by the image that shows one of its ids taken")
 	}
-	take(9002)
 	asked()
-	if !b.Registered() {
-		t.Error("no member any more although 9001 is its own")
-	}
+	held.Store(false)
+	is(true)
+	ready(t, b)
 	q.do(func() { q.append(&kraft.UnregisterBrokerRecord{BrokerID: 9001, Epoch: b.Nodes()[0].Epoch}) })
+	eventually(t, 30*time.Second, "9001 is evicted", func() error {
+		if b.Nodes()[0].Epoch >= 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if !b.Registered() {
+		t.Error("no member any more although 9002 is its own and nobody has 9001")
+	}
+	held.Store(true)
+	taken(t, q, b, 9002)
 	is(false)
+}
+
+// taken has another process register a node id, and returns once the image shows it: from then on what is led by it is not ours.
+func taken(t *testing.T, q *fakeQuorum, b *Broker, id int32) {
+	t.Helper()
+	var epoch int64
+	q.do(func() {
+		other := registered(id, logDirID(fakeCluster, id))
+		epoch = int64(len(q.log))
+		other.Epoch = epoch
+		q.append(other)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := b.awaitImage(ctx, func(i *kraft.Image) bool { return i.Brokers[id] != nil && i.Brokers[id].Epoch >= epoch }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who is no member moves no strays: a topic that another process with the same node ids is just making is known to that one alone.
+func TestOnlyMembersMoveStrays(t *testing.T) {
+	q := newFakeQuorum(t, 1, registered(1, protocol.UUID{1}), &kraft.TopicRecord{Name: "new", ID: protocol.UUID{9}},
+		&kraft.PartitionRecord{TopicID: protocol.UUID{9}, Partition: kraft.Partition{Replicas: []int32{9001, 1}, ISR: []int32{9001, 1}, Leader: 9001}})
+	var held atomic.Bool
+	held.Store(true)
+	var refused atomic.Int32
+	q.hook = func(_ int, req kmsg.Request) kmsg.Response {
+		if _, ok := req.(*kmsg.BrokerRegistrationRequest); !ok || !held.Load() {
+			return nil
+		}
+		refused.Add(1)
+		resp := kmsg.NewPtrBrokerRegistrationResponse()
+		resp.ErrorCode = kerr.DuplicateBrokerRegistration.Code
+		return resp
+	}
+	b, _ := startFake(t, fakeConfig(q, 9001))
+	b.SetStrayCheck(func(*kraft.Topic) bool { return true })
+	eventually(t, 30*time.Second, "asked five times to be registered", func() error {
+		if refused.Load() < 5 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if n := len(of[*kmsg.AlterPartitionAssignmentsRequest](q)); n != 0 {
+		t.Errorf("%d reassignments", n)
+	}
+	held.Store(false)
+	eventually(t, 30*time.Second, "moved", func() error {
+		if len(of[*kmsg.AlterPartitionAssignmentsRequest](q)) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 }

@@ -70,7 +70,7 @@ func (s *strays) run(ctx context.Context) {
 		check := s.check
 		s.mu.Unlock()
 		n := 0
-		if check != nil {
+		if check != nil && s.b.Registered() { // else the ids are another process's, which knows topics that it is just creating
 			n = s.step(ctx, s.b.Image(), check)
 		}
 		if n != reported {

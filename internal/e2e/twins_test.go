@@ -2,7 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,13 +14,17 @@ import (
 )
 
 // TestTwins starts a second process with the node ids of one that lives. The controller refuses it, so it takes no part in the state: verbs
-// at the first go on at once, those at the second say whom to ask, and so does its log. Once the first is killed it takes over.
+// at the first go on at once, those at the second say whom to ask, and so does its log. Once the first stands still (SIGSTOP) it takes over,
+// and then it is the first that takes no part when it goes on: verbs at the second do what they are to, and when that one dies in the middle
+// of a failover the first ends it as it was stored, not as it remembers the topic.
 func TestTwins(t *testing.T) {
 	const topic = "orders"
 	src := testkafka.Start(t, testkafka.Options{Name: "src"})
-	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 1, Controllers: 1})
+	dst := testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 1, Controllers: 1, Properties: shortSessions})
 	createTopic(t, src, topic, 4, nil)
+	produce(t, client(t, src), topic, 4, 50, 100)
 	a, b := makeShim(t, dst, 9001, ""), makeShim(t, dst, 9001, "")
+	b.env = []string{"TEST_KMIRROR_FAULT_POINT=@" + filepath.Join(b.dir, "fault")}
 	a.start()
 	a.create(src)
 	a.mirror(topic)
@@ -44,7 +52,45 @@ func TestTwins(t *testing.T) {
 		a.must("resume", "--mirror", "m", "--topics", topic)
 		a.get(20*time.Second, "MIRRORING", topic)
 	}
-	a.kill()
+	a.cmd.Process.Signal(syscall.SIGSTOP)
 	b.ready(time.Minute)
-	b.get(time.Minute, "MIRRORING", topic)
+	b.caughtUp(src, 1, time.Minute, topic)
+	a.cmd.Process.Signal(syscall.SIGCONT)
+	eventually(t, time.Minute, "the first says whose ids it has now", func() error {
+		if log := mustRead(t, a.log); !strings.Contains(log, "alive at "+b.admin) {
+			return fmt.Errorf("%d bytes of log", len(log))
+		}
+		return nil
+	})
+	a.refused(t, 4, "ask "+b.admin, "describe", "--mirror", "m")
+	createTopic(t, src, "later", 1, nil)
+	b.mirror("later")
+	b.get(20*time.Second, "MIRRORING", "later")
+	produce(t, client(t, src), topic, 4, 50, 100)
+	b.caughtUp(src, 1, time.Minute, topic)
+	takenOver(t, a, b, topic)
+}
+
+// takenOver kills b in the middle of a failover, of which a has to find all in what is stored.
+func takenOver(t *testing.T, a, b *shim, topic string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, "fault"), []byte("tail served"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := b.run("failover", "--mirror", "m", "--topics", topic, "--wait", "1ms"); code != 0 && code != 3 && code != 5 {
+		t.Fatalf("failover: exit %d\n%s", code, errs)
+	}
+	select {
+	case <-b.done:
+		b.cmd = nil
+	case <-time.After(time.Minute):
+		t.Fatal("the second still lives")
+	}
+	died := endOffsets(t, a.dst, topic)
+	a.ready(time.Minute)
+	a.get(time.Minute, "STOPPED", topic)
+	if ended := endOffsets(t, a.dst, topic); !maps.Equal(died, ended) {
+		t.Errorf("the tails were written over each other: logs end at %v, ended at %v when the second died", ended, died)
+	}
+	a.get(time.Minute, "MIRRORING", "later")
 }

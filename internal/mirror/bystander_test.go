@@ -22,3 +22,21 @@ func TestWhoIsNotRegisteredRunsNoMirror(t *testing.T) {
 		t.Errorf("led by %d, lists set %v", ip.Leader, w.lists)
 	}
 }
+
+// What a process ran before it lost its node ids to another one is forgotten: should it lead again, what is stored by then holds, even where
+// the image shows it leading all the time, since the ids are the same.
+func TestWhoIsReplacedForgetsWhatItRan(t *testing.T) {
+	w, m := stoppingElsewhere(t)
+	shared(t, w, m, false).Dead = true
+	registered := true
+	m.cfg.Registered = func() bool { return registered }
+	rounds(t, m, 2)
+	if len(m.parts) == 0 {
+		t.Fatal("nothing is run")
+	}
+	registered = false
+	rounds(t, m, 1)
+	if len(m.parts) > 0 || len(w.roles) > 0 {
+		t.Errorf("%d partitions run, %v are assigned to the data path", len(m.parts), w.roles)
+	}
+}

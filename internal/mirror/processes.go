@@ -167,6 +167,10 @@ func (m *Manager) processes() (procs []Process, dead []int32) {
 		}
 	}
 	procs = slices.DeleteFunc(procs, func(p Process) bool { return p.Dead })
+	// Another process may have taken its node ids over.
+	dead = slices.DeleteFunc(dead, func(id int32) bool {
+		return slices.ContainsFunc(procs, func(p Process) bool { return slices.Contains(p.NodeIDs, id) })
+	})
 	if !slices.ContainsFunc(procs, func(p Process) bool { return p.Self }) {
 		procs = append(procs, m.alone()...)
 	}

@@ -78,10 +78,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 		writable[t.TopicID] = t.Desired == statemachine.Stopped && r.topic.stopped
 	}
 	m.writable.Store(&writable)
-	if bystander {
-		m.mu.Unlock()
-		return
-	}
+	// Of a bystander nothing is seen: whoever leads meanwhile stores how far that came, and it is read should this process lead again.
 	var gone []protocol.PartitionID
 	for id := range m.parts {
 		if !seen[id] {
@@ -89,7 +86,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 			delete(m.parts, id)
 		}
 	}
-	m.strays(r)
+	if !bystander {
+		m.strays(r)
+	}
 	m.mu.Unlock()
 
 	if gone = append(gone, r.unassign...); len(gone) > 0 {

@@ -25,12 +25,14 @@ type Pong struct {
 	// Ready: it may be given partitions. Leaving: it hands over what it has.
 	Ready   bool `json:"ready"`
 	Leaving bool `json:"leaving,omitempty"`
+	// Idle: it is no member of the destination, such as when its node ids are another process's by now, and owns nothing.
+	Idle bool `json:"idle,omitempty"`
 	// Refused: the process and this one don't accept each other, and all else is from before that, or a guess. It is never sent.
 	Refused bool `json:"-"`
 }
 
 func (p Pong) same(o Pong) bool {
-	return p.Ready == o.Ready && p.Leaving == o.Leaving && p.Refused == o.Refused && slices.Equal(p.Unreachable, o.Unreachable) &&
+	return p.Ready == o.Ready && p.Leaving == o.Leaving && p.Idle == o.Idle && p.Refused == o.Refused && slices.Equal(p.Unreachable, o.Unreachable) &&
 		slices.Equal(p.NodeIDs, o.NodeIDs)
 }
 
@@ -124,15 +126,15 @@ func (p *Peers) Watch(members []coordinator.Member) {
 	}
 }
 
-// Alive is false for a process that is watched and does not answer.
+// Alive is false for a process that is watched and does not answer, or answers that it is idle: others do what it has left.
 func (p *Peers) Alive(m coordinator.Member) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.peers[m.ProcessID]
-	return w == nil || !w.dead
+	return w == nil || !w.dead && (w.pong == nil || !w.pong.Idle)
 }
 
-// Answer returns what a process that is alive answered last.
+// Answer returns what a process that answers, an idle one too, answered last.
 func (p *Peers) Answer(m coordinator.Member) (Pong, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -222,3 +222,25 @@ func TestDeathIsAWarning(t *testing.T) {
 		}
 	})
 }
+
+// TestIdle: a process that answers that it is no member of the destination is alive to nobody, so that others take what it owned, but its
+// answer is known, for who wants to say whose node ids those are.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t)
+		m := coordinator.Member{ProcessID: "a", Admin: "a:1"}
+		f.set("a:1", &Pong{ProcessID: "a", Ready: true}, nil)
+		p.Watch([]coordinator.Member{m})
+		synctest.Wait()
+		if _, ok := p.Answer(m); !ok || !p.Alive(m) {
+			t.Fatal("does not answer")
+		}
+		f.set("a:1", &Pong{ProcessID: "a", Idle: true}, nil)
+		t.Log("held idle after", until(t, p, m, false))
+		if pong, ok := p.Answer(m); !ok || !pong.Idle {
+			t.Errorf("answer %+v %v", pong, ok)
+		}
+		f.set("a:1", &Pong{ProcessID: "a", Ready: true}, nil)
+		until(t, p, m, true)
+	})
+}
