@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,6 +109,27 @@ func (g *guarded) seeEachOther(t *testing.T) {
 			return errors.New("not yet")
 		})
 	}
+	// Who has just come owns nothing until their group has taken it in.
+	eventually(t, 30*time.Second, "the state topic spread over both", func() error {
+		if a, b := owns(t, g.a), owns(t, g.b); a == 0 || b == 0 || a+b != statePartitions {
+			return fmt.Errorf("they own %d and %d of %d partitions", a, b, statePartitions)
+		}
+		return nil
+	})
+}
+
+// statePartitions are those of __mirror_state.
+const statePartitions = 50
+
+var ownedLine = regexp.MustCompile(`that this process owns" now=(\d+)`)
+
+// owns is how many partitions of __mirror_state a process has said last that it owns.
+func owns(t *testing.T, s *shim) (n int) {
+	t.Helper()
+	if all := ownedLine.FindAllStringSubmatch(mustRead(t, s.log), -1); len(all) > 0 {
+		n, _ = strconv.Atoi(all[len(all)-1][1])
+	}
+	return n
 }
 
 // forwarded: mirrors are created at one process; those that the other one coordinates it creates on the first one's behalf.
@@ -128,9 +151,12 @@ func (g *guarded) forwarded(t *testing.T) {
 			t.Errorf("where it was done: %s", line)
 		}
 	}
-	if a, b := g.a.must("list"), g.b.must("list"); a != b || strings.Count(a, "\n") < 12 {
-		t.Errorf("list at both:\n%s\n%s", a, b)
-	}
+	eventually(t, 30*time.Second, "the same at both", func() error { // one reads what the other has written a moment later
+		if a, b := g.a.must("list"), g.b.must("list"); a != b || strings.Count(a, "\n") < 12 {
+			return fmt.Errorf("list at both:\n%s\n%s", a, b)
+		}
+		return nil
+	})
 }
 
 // audited are the audit lines of a verb.

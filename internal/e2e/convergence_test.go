@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -69,14 +73,57 @@ func sameEpoch(t *testing.T, topic string, c, other *testkafka.Cluster) {
 	}
 }
 
-// epochOf is the leader epoch of partition 0.
-func epochOf(t *testing.T, c *testkafka.Cluster, topic string) int32 {
+// epochOf is the leader epoch of partition 0, once all brokers know it.
+func epochOf(t *testing.T, c *testkafka.Cluster, topic string) (epoch int32) {
 	t.Helper()
-	d, err := replicasOf(t, c, topic)
-	if err != nil {
-		t.Fatal(err)
+	eventually(t, 30*time.Second, "brokers of one mind on "+topic, func() error {
+		d, err := agreed(t, c, topic)
+		if err == nil {
+			epoch = d.Partitions[0].LeaderEpoch
+		}
+		return err
+	})
+	return epoch
+}
+
+// agreed is what all brokers that run say of a topic's partitions; an error where they differ, as they do for a moment after a change.
+func agreed(tb testing.TB, c *testkafka.Cluster, topic string) (d kadm.TopicDetail, err error) {
+	tb.Helper()
+	said := map[string]int32{}
+	for _, id := range c.Brokers() {
+		n := c.Node(id)
+		if n.PID() == 0 {
+			continue
+		}
+		cl, err := kgo.NewClient(kgo.SeedBrokers(n.Addr(testkafka.ClientListener)))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		req := kmsg.NewPtrMetadataRequest()
+		req.Topics = metadataOf(topic).Topics
+		ctx, cancel := context.WithTimeout(context.Background(), patience(10*time.Second))
+		resp, err := req.RequestWith(ctx, cl.SeedBrokers()[0])
+		cancel()
+		cl.Close()
+		if err != nil {
+			return d, err
+		}
+		t := &resp.Topics[0]
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return d, fmt.Errorf("broker %d: %w", id, err)
+		}
+		d = kadm.TopicDetail{Topic: topic, ID: t.TopicID, Partitions: kadm.PartitionDetails{}}
+		for i := range t.Partitions {
+			p := &t.Partitions[i]
+			d.Partitions[p.Partition] = kadm.PartitionDetail{Topic: topic, Partition: p.Partition, Leader: p.Leader, LeaderEpoch: p.LeaderEpoch,
+				Replicas: p.Replicas, ISR: p.ISR}
+		}
+		said[fmt.Sprint(d)] = id
 	}
-	return d.Partitions[0].LeaderEpoch
+	if len(said) != 1 {
+		return d, fmt.Errorf("%v", said)
+	}
+	return d, nil
 }
 
 // unclean has A elect a replica that lacks what B has copied: of one topic while B mirrors it, of another after B was made its
@@ -148,10 +195,13 @@ func createAt(t *testing.T, c *testkafka.Cluster, topic string, replicas [][]int
 		rt.Configs = append(rt.Configs, rc)
 	}
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 20000
-	resp, err := req.RequestWith(timeout(t, 30*time.Second), client(t, c))
-	if err != nil || resp.Topics[0].ErrorCode != 0 {
-		t.Fatalf("create %s: %v, %+v", topic, err, resp)
-	}
+	eventually(t, 30*time.Second, "create "+topic, func() error { // a broker may be fenced for want of time
+		resp, err := req.RequestWith(timeout(t, 30*time.Second), client(t, c))
+		if err == nil {
+			err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+		}
+		return err
+	})
 }
 
 // setBack: the source is restored from a copy of its disks and goes on under the epoch that it had been at, with other records than

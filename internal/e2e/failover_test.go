@@ -85,7 +85,7 @@ func (b *bed) promote(t *testing.T) {
 	}
 	leads(t, b.dst, topic, 3, 30*time.Second)
 	writable(t, b.dst, topic, "after promote")
-	if took := b.s.verb("promote", topic); took > 15*time.Second {
+	if took := b.s.verb("promote", topic); took > patience(15*time.Second) {
 		t.Errorf("a goal already reached took %s", took)
 	}
 	if cfg := topicConfigs(t, b.dst, topic); cfg["max.message.bytes"] != "" || cfg["min.insync.replicas"] != "" {
@@ -175,7 +175,7 @@ func (b *bed) brokerDown(t *testing.T) {
 	b.s.caughtUp(b.src, 2, 30*time.Second, topics[1])
 	took := b.s.verb("failover", topics[1])
 	t.Logf("failed over with a broker dead for long in %s", took)
-	if took > 10*time.Second {
+	if took > patience(10*time.Second) {
 		t.Errorf("a dead broker held the failover up for %s", took)
 	}
 	for _, topic := range topics {
@@ -203,7 +203,7 @@ func (b *bed) brokerDown(t *testing.T) {
 func (b *bed) disaster(t *testing.T) {
 	b.s.createAs("slow", b.src, "mirror.throttle.bytes.per.second=100000", "mirror.fetch.response.max.bytes=65536", "mirror.fetch.max.bytes=65536")
 	createTopic(t, b.src, "lagging", 1, nil)
-	produce(t, client(t, b.src, small...), "lagging", 1, 3000, 1000)
+	produce(t, client(t, b.src, small...), "lagging", 1, 6000, 1000)
 	b.mirror(t, "busy", 1, func() { produce(t, client(t, b.src), "busy", 1, 100, 100) })
 	b.s.must("start", "--mirror", "slow", "--topics", "lagging")
 	eventually(t, 30*time.Second, "some of it copied", func() error {
@@ -298,8 +298,9 @@ func (b *bed) orphans(t *testing.T) {
 	}
 	startBroker(t, b.src, 1)
 	for _, topic := range topics {
-		// The controller may have let the replica lead that lacked records: they were not committed.
-		if missing := b.missing(t, topic); missing != 0 && (topic == topics[0] || missing != 50) {
+		// The controller may have let the replica lead that lacked records, all of them or those that its last fetch had not brought: they
+		// were not committed.
+		if missing := b.missing(t, topic); missing != 0 && (topic == topics[0] || missing > 50) {
 			t.Errorf("%s: %d records are missing", topic, missing)
 		}
 		writable(t, b.dst, topic, "orphaned")
@@ -317,22 +318,25 @@ func writeUntilKilled(t *testing.T, c *testkafka.Cluster, topic string, first in
 	var wg sync.WaitGroup
 	n, begun := 0, make(chan struct{})
 	wg.Go(func() {
-		for ctx.Err() == nil {
-			if n == first {
+		for reached := false; ctx.Err() == nil; {
+			if n == first && !reached {
+				reached = true
 				close(begun)
 			}
 			r := &kgo.Record{Topic: topic, Value: fmt.Appendf(nil, "busy %d", n)}
-			if cl.ProduceSync(ctx, r).FirstErr() != nil {
+			switch err := cl.ProduceSync(ctx, r).FirstErr(); {
+			case err == nil:
+				n++
+			case reached: // before that it was only slow
 				return
 			}
-			n++
 		}
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	select {
 	case <-begun:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%d records were not acknowledged within 30 s", first)
+	case <-time.After(patience(30 * time.Second)):
+		t.Fatalf("%d records were not acknowledged in time", first)
 	}
 	return func() int { wg.Wait(); return n }
 }

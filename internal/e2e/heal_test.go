@@ -274,11 +274,20 @@ func quorumOf(t *testing.T, c *testkafka.Cluster) kmsg.DescribeQuorumResponseTop
 	rt.Topic = "__cluster_metadata"
 	rt.Partitions = append(rt.Partitions, kmsg.NewDescribeQuorumRequestTopicPartition())
 	req.Topics = append(req.Topics, rt)
-	resp, err := client(t, c).Request(timeout(t, 20*time.Second), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.(*kmsg.DescribeQuorumResponse).Topics[0].Partitions[0]
+	var p kmsg.DescribeQuorumResponseTopicPartition
+	eventually(t, 30*time.Second, "the quorum's leader", func() error { // none answers while they elect one
+		resp, err := client(t, c).Request(timeout(t, 10*time.Second), req)
+		if err != nil {
+			return err
+		}
+		r := resp.(*kmsg.DescribeQuorumResponse)
+		if r.ErrorCode != 0 || len(r.Topics) != 1 || len(r.Topics[0].Partitions) != 1 || r.Topics[0].Partitions[0].LeaderID < 0 {
+			return fmt.Errorf("%+v", r)
+		}
+		p = r.Topics[0].Partitions[0]
+		return nil
+	})
+	return p
 }
 
 // TestHealSource moves the source's leaders, stops one of its brokers, and takes the whole source away for a while.
@@ -364,11 +373,10 @@ func (s *shim) epochs() (out []epochs) {
 // moveLeaders makes the second replica of every partition the leader: first in the list, then elected.
 func moveLeaders(t *testing.T, c *testkafka.Cluster, topic string) {
 	t.Helper()
-	d, err := replicasOf(t, c, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	adm, ctx := kadm.NewClient(client(t, c)), timeout(t, 30*time.Second)
+	var d kadm.TopicDetail
+	// A broker that has not heard of the move before would have it made again.
+	eventually(t, 30*time.Second, "brokers of one mind on "+topic, func() (err error) { d, err = agreed(t, c, topic); return err })
+	adm, ctx := kadm.NewClient(client(t, c)), timeout(t, time.Minute)
 	var req kadm.AlterPartitionAssignmentsReq
 	set := kadm.TopicsSet{}
 	for _, p := range d.Partitions {

@@ -134,7 +134,7 @@ func usesTheKIP(t *testing.T, s *shim, src *testkafka.Cluster) {
 		"Value": strings.Join(src.Bootstrap("CLIENT"), ",")}, kipclient.Object{"Name": "mirror.source.cluster.id", "Value": src.ID()}}}
 	k.ask(0, "CreateClusterMirror", create)
 	k.ask(136, "CreateClusterMirror", create)
-	details, err := kadm.NewClient(client(t, src)).ListTopics(timeout(t, 10*time.Second), k.topic)
+	details, err := kadm.NewClient(client(t, src)).ListTopics(timeout(t, 20*time.Second), k.topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +175,14 @@ func usesTheKIP(t *testing.T, s *shim, src *testkafka.Cluster) {
 func (k *byTheKIP) positions(records int64) {
 	k.t.Helper()
 	parts := []any{kipclient.Object{"PartitionIndex": 0}, kipclient.Object{"PartitionIndex": 1}}
-	states := k.ask(0, "ReadMirrorStates", kipclient.Object{"MirrorName": "k",
-		"Topics": []any{kipclient.Object{"Name": k.topic, "Partitions": parts}}})
-	if got := fmt.Sprint(states["Topics"]); strings.Count(got, " State:2]") != 2 {
-		k.t.Errorf("stored states %s, want MIRRORING (2) of both", got)
-	}
+	eventually(k.t, 30*time.Second, "MIRRORING (2) stored of both", func() error { // a moment after it is described
+		states := k.ask(0, "ReadMirrorStates", kipclient.Object{"MirrorName": "k",
+			"Topics": []any{kipclient.Object{"Name": k.topic, "Partitions": parts}}})
+		if got := fmt.Sprint(states["Topics"]); strings.Count(got, " State:2]") != 2 {
+			return fmt.Errorf("stored states %s", got)
+		}
+		return nil
+	})
 	offsets := k.ask(0, "ReadMirrorOffsets", kipclient.Object{"MirrorName": "k",
 		"Topics": []any{kipclient.Object{"TopicName": k.topic, "Partitions": []any{0, 1}}}})
 	if got := fmt.Sprint(offsets["Topics"]); strings.Count(got, fmt.Sprintf("DestinationOffset:%d ", records)) != 2 {
@@ -200,7 +203,7 @@ func (k *byTheKIP) stockClient(s *shim) {
 		{"org.apache.kafka.tools.BrokerApiVersionsCommand", "(id: 9001", nil},
 		{"org.apache.kafka.tools.ClusterTool", s.dst.ID(), []string{"cluster-id"}},
 	} {
-		out, err := testkafka.Tool(timeout(k.t, time.Minute), "", tool.class, append(tool.args, "--bootstrap-server", s.admin)...).CombinedOutput()
+		out, err := testkafka.Tool(timeout(k.t, 2*time.Minute), "", tool.class, append(tool.args, "--bootstrap-server", s.admin)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), tool.want) {
 			k.t.Errorf("%s: %v\n%.3000s", tool.class, err, out)
 		}

@@ -131,7 +131,7 @@ func endsAtOnce(t *testing.T, s *shim, dst *testkafka.Cluster) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > patience(5*time.Second) {
 		t.Errorf("it ended after %s", took)
 	}
 	s.cmd = nil

@@ -19,10 +19,8 @@ func (b *bed) ends(t *testing.T, partitions int32, topics ...string) map[string]
 	for _, id := range b.dst.Brokers() {
 		for _, topic := range topics {
 			for p := range partitions {
-				v, err := viewOf(t, b.dst.Node(id), topic, p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				var v replicaView
+				eventually(t, 30*time.Second, "view of a broker", func() (err error) { v, err = viewOf(t, b.dst.Node(id), topic, p); return err })
 				out[fmt.Sprintf("%s-%d on broker %d", topic, p, id)] = v.end
 			}
 		}

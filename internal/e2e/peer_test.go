@@ -67,14 +67,14 @@ func (p *peer) send(reqs ...kmsg.Request) error {
 		p.sent = append(p.sent, req)
 		p.corr++
 	}
-	p.nc.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	p.nc.SetWriteDeadline(time.Now().Add(patience(20 * time.Second)))
 	_, err := p.nc.Write(b)
 	return err
 }
 
 // next reads the reply whose turn it is.
 func (p *peer) next() (kmsg.Response, error) {
-	p.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	p.nc.SetReadDeadline(time.Now().Add(patience(20 * time.Second)))
 	req := p.sent[0]
 	name := fmt.Sprintf("%s v%d", kmsg.NameForKey(req.Key()), req.GetVersion())
 	frame, err := protocol.ReadFrame(p.br, protocol.DefaultMaxFrame, nil)

@@ -117,7 +117,7 @@ func final(t *testing.T, o outcome, words ...string) {
 	if !strings.HasPrefix(o.what, "final") {
 		t.Errorf("%s, want a refusal for good", o)
 	}
-	if o.took > 20*time.Second { // well before its delivery timeout
+	if o.took > 30*time.Second { // well before its delivery timeout
 		t.Errorf("%s, want it at once", o)
 	}
 	for _, word := range words {
@@ -129,7 +129,7 @@ func final(t *testing.T, o outcome, words ...string) {
 
 // refused: with kmirror up.
 func (w *writers) refused(t *testing.T, s *shim) {
-	const delivery = 40 * time.Second // what is refused for good does not wait for it
+	const delivery = 60 * time.Second // what is refused for good does not wait for it
 	text := []string{"ReadOnlyTopicException", w.topic, "mirrored by m"}
 	wait := probeJava(t, w.brokers, w.topic, w.other, delivery, javaWays...)
 	for _, o := range wait() {

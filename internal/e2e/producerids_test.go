@@ -139,7 +139,7 @@ func (b *bed) producerIDs(t *testing.T) {
 	if mirrored := mirroredIDs(log, end); len(mirrored) != ids || !slices.Equal(mirrored, aborted) {
 		t.Errorf("%d producer ids were mirrored, %d have a marker", len(mirrored), len(aborted))
 	}
-	if took > 10*time.Second {
+	if took > patience(10*time.Second) {
 		t.Errorf("the failover took %s", took)
 	}
 	next := endOffsets(t, b.dst, topic)[tp{topic, 0}]

@@ -104,7 +104,7 @@ func lines(tb testing.TB, cmd *exec.Cmd, n int, settle time.Duration) []string {
 			text <- s.Text()
 		}
 	}()
-	limit := time.NewTimer(time.Minute)
+	limit := time.NewTimer(patience(time.Minute))
 	defer limit.Stop()
 	var out []string
 	var late <-chan time.Time
@@ -120,7 +120,7 @@ func lines(tb testing.TB, cmd *exec.Cmd, n int, settle time.Duration) []string {
 		case <-late:
 			open = false
 		case <-limit.C:
-			tb.Errorf("%s: %d of %d lines in a minute", cmd.Args[0], len(out), n)
+			tb.Errorf("%s: %d of %d lines in time", cmd.Args[0], len(out), n)
 			open = false
 		}
 	}

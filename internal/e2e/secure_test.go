@@ -210,7 +210,7 @@ func (b *secureBed) read(t *testing.T, n int) (got int) {
 	t.Helper()
 	cl := as(t, b.dst, "reader", b.s.client, kgo.ConsumerGroup("readers"), kgo.ConsumeTopics("orders"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	ctx := timeout(t, 30*time.Second)
+	ctx := timeout(t, time.Minute)
 	for got < n && ctx.Err() == nil {
 		fetches := cl.PollFetches(ctx)
 		fetches.EachError(func(topic string, p int32, err error) {
@@ -353,7 +353,7 @@ func (b *secureBed) failedOver(t *testing.T) {
 // inStep: partitions, configs, groups and ACLs of the source arrive, and kmirror sees transactions of others.
 func (b *secureBed) inStep(t *testing.T) {
 	adm, there := kadm.NewClient(client(t, b.src)), kadm.NewClient(client(t, b.dst))
-	ctx := timeout(t, time.Minute)
+	ctx := timeout(t, 2*time.Minute)
 	grown, err := adm.UpdatePartitions(ctx, 3, "orders")
 	if err == nil {
 		err = grown.Error()
@@ -422,7 +422,7 @@ func (b *secureBed) retired(t *testing.T) {
 		if b.s.cmd = nil; err != nil {
 			t.Errorf("kmirror ended with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience(30 * time.Second)):
 		t.Fatal("kmirror still runs")
 	}
 	img := imageOf(t, b.dst)

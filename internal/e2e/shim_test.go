@@ -183,7 +183,7 @@ func (s *shim) stop() error {
 	case err := <-s.done:
 		s.cmd = nil
 		return err
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience(time.Minute)):
 		return errors.New("kmirror does not end on SIGTERM")
 	}
 }

@@ -140,12 +140,12 @@ func (b *stormBed) fill(t *testing.T) {
 
 // dial connects to a door, with TLS where it has that.
 func (b *stormBed) dial(d door) (net.Conn, error) {
-	nc, err := net.DialTimeout("tcp", d.addr, 20*time.Second)
+	nc, err := net.DialTimeout("tcp", d.addr, patience(20*time.Second))
 	if err != nil || !d.tls {
 		return nc, err
 	}
 	secure := tls.Client(nc, b.conf)
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(patience(20 * time.Second)))
 	if err := secure.Handshake(); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
@@ -250,7 +250,7 @@ func (b *stormBed) now(t *testing.T) (f footprint) {
 func (b *stormBed) settles(t *testing.T) {
 	t.Helper()
 	var f footprint
-	if !polled(20*time.Second, func() bool {
+	if !polled(patience(20*time.Second), func() bool {
 		f = b.now(t)
 		return f.connections <= b.base.connections+1 && f.files <= b.base.files+8 && f.goroutines <= b.base.goroutines+24
 	}) {

@@ -116,7 +116,7 @@ func (b *stormBed) visit(nc net.Conn, kind int) (open bool, err error) {
 		return b.few(), nil
 	case 11: // writes to the mirror topic, which can't be refused but by an end
 		nc.Write(mixed)
-		nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		nc.SetReadDeadline(time.Now().Add(patience(20 * time.Second)))
 		if _, err := nc.Read(make([]byte, 1<<10)); errors.Is(err, os.ErrDeadlineExceeded) {
 			return false, errors.New("a Produce without acknowledgement to the mirror topic does not end the connection")
 		}

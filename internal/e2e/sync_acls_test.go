@@ -22,15 +22,19 @@ func aclsOf(t *testing.T, c *testkafka.Cluster, user string) int {
 	return n
 }
 
-// awaitACLs waits until a cluster has so many ACLs of a user.
+// awaitACLs waits until every broker of a cluster has so many ACLs of a user.
 func awaitACLs(t *testing.T, c *testkafka.Cluster, user string, want int) {
 	t.Helper()
-	eventually(t, 30*time.Second, "ACLs of "+user, func() error {
-		if n := aclsOf(t, c, user); n != want {
-			return fmt.Errorf("%d, want %d", n, want)
-		}
-		return nil
-	})
+	for _, addr := range c.Bootstrap(testkafka.ClientListener) {
+		asked := as(t, c, testkafka.AdminUser, addr).SeedBrokers()[0]
+		eventually(t, 30*time.Second, "ACLs of "+user+" at "+addr, func() error {
+			n, err := countACLs(timeout(t, 20*time.Second), asked, user)
+			if err == nil && n != want {
+				err = fmt.Errorf("%d, want %d", n, want)
+			}
+			return err
+		})
+	}
 }
 
 // revoke takes all rights to a kind of resource away from a user.

@@ -294,7 +294,10 @@ func syncIsShown(t *testing.T, s *shim) {
 	if out := s.must("describe", "--mirror", "m"); !strings.Contains(out, "share_groups") || !strings.Contains(out, "LAST-GOOD") {
 		t.Errorf("described as\n%s", out)
 	}
-	if s.total("kmirror_sync_changes_total") < 5 || s.total("kmirror_sync_age_seconds") > 60 {
-		t.Error("changes and ages are not in the metrics")
-	}
+	eventually(t, 30*time.Second, "changes and ages in the metrics", func() error {
+		if n, age := s.total("kmirror_sync_changes_total"), s.total("kmirror_sync_age_seconds"); n < 5 || age > 60 {
+			return fmt.Errorf("%d changes, %d s", n, age)
+		}
+		return nil
+	})
 }

@@ -119,6 +119,12 @@ func replicasAre(tb testing.TB, c *testkafka.Cluster, topic string, want ...int3
 	return nil
 }
 
+// on waits until brokers say so of a topic: those who are asked hear of it a moment after unlock does.
+func (w *wayOut) on(t *testing.T, topic string, want ...int32) {
+	t.Helper()
+	eventually(t, 30*time.Second, topic+" in its place", func() error { return replicasAre(t, w.dst, topic, want...) })
+}
+
 // unlock runs the command and wants its exit code.
 func (w *wayOut) unlock(t *testing.T, code int, args ...string) (out []unlock.Result, stderr string) {
 	t.Helper()
@@ -236,11 +242,7 @@ func behindNone(next, ends map[tp]int64) bool {
 // trueConfigs wants the two configs of the lock to be as they were before kmirror came, "" for not set.
 func (w *wayOut) trueConfigs(t *testing.T, topic, size, minISR string) {
 	t.Helper()
-	got := topicConfigs(t, w.dst, topic)
-	if got["max.message.bytes"] != size || got["min.insync.replicas"] != minISR {
-		t.Errorf("%s: max.message.bytes %q, min.insync.replicas %q, want %q and %q", topic, got["max.message.bytes"],
-			got["min.insync.replicas"], size, minISR)
-	}
+	has(t, w.dst, topic, map[string]string{"max.message.bytes": size, "min.insync.replicas": minISR})
 }
 
 // stableAt returns the high watermark and the last stable offset of partition 0.
@@ -267,18 +269,14 @@ func (w *wayOut) brokerDown(t *testing.T) {
 		t.Errorf("waiting: %q", out[0].Waiting)
 	}
 	w.trueConfigs(t, "orders", "2000000", "")
-	if err := replicasAre(t, w.dst, "orders", 1, 2); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "orders", 1, 2)
 	w.writable(t, "orders")
 	if end, stable := w.stableAt(t, "orders"); stable >= end {
 		t.Errorf("last stable offset %d, end %d: where is the open transaction?", stable, end)
 	}
 	w.unlock(t, 3, "--topics", "orders") // again: nothing breaks, and it still says what is missing
 	w.unlock(t, 0, "--topics", "single")
-	if err := replicasAre(t, w.dst, "single", 1); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "single", 1)
 	w.trueConfigs(t, "single", "", "")
 	w.writable(t, "single")
 }
@@ -288,9 +286,7 @@ func (w *wayOut) brokerBack(t *testing.T) {
 	if len(out) != 1 || !out[0].Unlocked {
 		t.Fatalf("%+v", out)
 	}
-	if err := replicasAre(t, w.dst, "orders", 1, 2, 3); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "orders", 1, 2, 3)
 	w.trueConfigs(t, "orders", "2000000", "")
 	w.writable(t, "orders")
 	w.unlock(t, 0, "--topics", "orders")
@@ -309,9 +305,7 @@ func (w *wayOut) leaderless(t *testing.T, stock *tools) {
 	if len(out) != 1 || !out[0].Unlocked {
 		t.Fatalf("%+v", out)
 	}
-	if err := replicasAre(t, w.dst, "alone", 3); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "alone", 3)
 	w.trueConfigs(t, "alone", "", "")
 	w.writable(t, "alone")
 }
@@ -321,9 +315,7 @@ func (w *wayOut) allUp(t *testing.T) {
 	if len(out) != 1 || !out[0].Unlocked || out[0].Topic != "taken" {
 		t.Fatalf("%+v", out)
 	}
-	if err := replicasAre(t, w.dst, "taken", 1, 2, 3); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "taken", 1, 2, 3)
 	w.trueConfigs(t, "taken", "", "1")
 	w.writable(t, "taken")
 	if out, text := w.unlock(t, 0, "--topics", "/[a-z]+/"); len(out) != 0 || !strings.Contains(text, "nothing to do") {
@@ -357,9 +349,7 @@ func (w *wayOut) comeBack(t *testing.T) {
 	}
 	w.trueConfigs(t, "orders", "2000000", "")
 	for _, topic := range []string{"orders", "stock", "taken"} {
-		if err := replicasAre(t, w.dst, topic, 1, 2, 3); err != nil {
-			t.Errorf("%s: %v", topic, err)
-		}
+		w.on(t, topic, 1, 2, 3)
 	}
 }
 
@@ -407,31 +397,33 @@ func (w *wayOut) stockTools(t *testing.T, x *tools) {
 	if text := x.file(t, "true"); !strings.Contains(text, `"name":"stock"`) {
 		t.Errorf("true values: %q", text)
 	}
-	eventually(t, 30*time.Second, "step 7a prints nothing", func() error {
-		if text := x.run(t, "7a"); strings.TrimSpace(text) != "" {
-			return fmt.Errorf("it prints %q", text)
-		}
-		return nil
-	})
+	x.unlocked(t)
 	x.run(t, "8")
 	w.trueConfigs(t, "stock", "", "")
-	if err := replicasAre(t, w.dst, "stock", 1, 2); err != nil {
-		t.Error(err)
-	}
+	w.on(t, "stock", 1, 2)
 	w.writable(t, "stock")
 
 	x.topic = "lone"
 	for _, step := range []string{"1", "4", "5", "6", "7"} {
 		x.run(t, step)
 	}
-	if text := x.run(t, "7a"); strings.TrimSpace(text) != "" {
-		t.Fatalf("step 7a prints %q", text)
-	}
+	x.unlocked(t)
 	x.run(t, "8")
 	x.run(t, "9")
 	w.trueConfigs(t, "lone", "", "")
 	eventually(t, 30*time.Second, "lone on its broker alone", func() error { return replicasAre(t, w.dst, "lone", 1) })
 	w.writable(t, "lone")
+}
+
+// unlocked waits until step 7a prints nothing.
+func (x *tools) unlocked(t *testing.T) {
+	t.Helper()
+	eventually(t, 30*time.Second, "step 7a prints nothing", func() error {
+		if text := x.run(t, "7a"); strings.TrimSpace(text) != "" {
+			return fmt.Errorf("it prints %q", text)
+		}
+		return nil
+	})
 }
 
 // stockToolsEnd does the rest once the broker is back.
@@ -450,8 +442,11 @@ func (w *wayOut) stockToolsEnd(t *testing.T, x *tools) {
 		return nil
 	})
 	x.run(t, "11")
-	if end, stable := w.stableAt(t, "stock"); stable != end {
-		t.Errorf("last stable offset %d, end %d after the abort", stable, end)
-	}
+	eventually(t, 30*time.Second, "the end of the open transaction", func() error {
+		if end, stable := w.stableAt(t, "stock"); stable != end {
+			return fmt.Errorf("last stable offset %d, end %d after the abort", stable, end)
+		}
+		return nil
+	})
 	w.writable(t, "stock")
 }

@@ -81,8 +81,10 @@ func writtenWhileDead(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 			if !n.Broker {
 				continue
 			}
-			if v, err := viewOf(t, n, "orders", 0); err != nil || v.end != 301 {
-				t.Fatalf("%s, %s: log ends at %d, want 301 (%v): what clients wrote is gone", when, n, v.end, err)
+			var v replicaView
+			eventually(t, 30*time.Second, "view of "+n.String(), func() (err error) { v, err = viewOf(t, n, "orders", 0); return err })
+			if v.end != 301 {
+				t.Fatalf("%s, %s: log ends at %d, want 301: what clients wrote is gone", when, n, v.end)
 			}
 		}
 	}

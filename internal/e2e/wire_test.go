@@ -167,8 +167,16 @@ func hasSocket(pid int, inode string) bool {
 	})
 }
 
-// inodeOf finds the socket of a loopback connection by its two ends.
-func inodeOf(local, remote string) string {
+// inodeOf finds the socket of a loopback connection by its two ends. It looks again where there is none: lines may be missing from what the
+// kernel shows while others come and go. Those of Java are in another table, and found by nobody.
+func inodeOf(local, remote string) (inode string) {
+	for i := 0; i < 5 && inode == ""; i++ {
+		inode = lookUp(local, remote)
+	}
+	return inode
+}
+
+func lookUp(local, remote string) string {
 	hex := func(addr string) string {
 		var port int
 		fmt.Sscanf(addr, "127.0.0.1:%d", &port)

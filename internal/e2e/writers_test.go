@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
@@ -115,7 +116,7 @@ func rawProduce(tb testing.TB, addr, topic string, acks int16) (code int16, text
 		tb.Fatal(err)
 	}
 	if acks == 0 {
-		p.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		p.nc.SetReadDeadline(time.Now().Add(patience(20 * time.Second)))
 		if _, err := p.nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			tb.Errorf("acks=0 at %s: %v, want the end of the connection", addr, err)
 		}
@@ -187,21 +188,26 @@ func openTxn(tb testing.TB, c *testkafka.Cluster, id string, topics ...string) (
 	}
 }
 
-// txnStates are the states of all transactional ids of a cluster.
-func txnStates(tb testing.TB, c *testkafka.Cluster) map[string]string {
+// txnStates are the states of all transactional ids of a cluster, whose coordinators have all loaded what they know.
+func txnStates(tb testing.TB, c *testkafka.Cluster) (out map[string]string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	eventually(tb, 30*time.Second, "transactions of all brokers", func() (err error) {
+		out, err = listTxns(tb, c)
+		return err
+	})
+	return out
+}
+
+func listTxns(tb testing.TB, c *testkafka.Cluster) (map[string]string, error) {
+	tb.Helper()
 	out := map[string]string{}
 	for _, id := range c.Brokers() {
-		cl, err := kgo.NewClient(kgo.SeedBrokers(c.Node(id).Addr("CLIENT")))
-		if err != nil {
-			tb.Fatal(err)
+		resp, err := atBroker(tb, c.Node(id), kmsg.NewPtrListTransactionsRequest())
+		if err == nil {
+			err = kerr.ErrorForCode(resp.(*kmsg.ListTransactionsResponse).ErrorCode)
 		}
-		resp, err := cl.SeedBrokers()[0].Request(ctx, kmsg.NewPtrListTransactionsRequest())
-		cl.Close()
 		if err != nil {
-			tb.Fatalf("transactions at broker %d: %v", id, err)
+			return nil, fmt.Errorf("transactions at broker %d: %w", id, err)
 		}
 		for _, t := range resp.(*kmsg.ListTransactionsResponse).TransactionStates {
 			if !strings.HasPrefix(t.TransactionalID, "kmirror-") { // fences of __mirror_state, which have no transactions
@@ -209,7 +215,7 @@ func txnStates(tb testing.TB, c *testkafka.Cluster) map[string]string {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // placeOf asks one broker for leader and ISR of partition 0.
@@ -233,14 +239,15 @@ func placeOf(tb testing.TB, n *testkafka.Node, topic string) (leader int32, isr 
 // committedIn lists the values under a key that a consumer of committed records sees in partition 0 of a topic.
 func committedIn(tb testing.TB, c *testkafka.Cluster, topic, key string) (values []string) {
 	tb.Helper()
-	offs, err := kadm.NewClient(client(tb, c)).ListCommittedOffsets(timeout(tb, 10*time.Second), topic)
-	if err == nil {
-		err = offs.Error()
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	end, _ := offs.Lookup(topic, 0)
+	var end kadm.ListedOffset
+	eventually(tb, 30*time.Second, "last stable offset of "+topic, func() error {
+		offs, err := kadm.NewClient(client(tb, c)).ListCommittedOffsets(timeout(tb, 10*time.Second), topic)
+		if err == nil {
+			err = offs.Error()
+		}
+		end, _ = offs.Lookup(topic, 0)
+		return err
+	})
 	cl := client(tb, c, kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
 	ctx := timeout(tb, 30*time.Second)
