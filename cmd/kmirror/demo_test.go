@@ -60,7 +60,7 @@ func TestRefusedBy(t *testing.T) {
 func TestDemoAwait(t *testing.T) {
 	var screen bytes.Buffer
 	d := &demo{cli: &cli{out: io.Discard, err: &screen}}
-	err := d.await(t.Context(), "mirror", 250*time.Millisecond, func(ctx context.Context) (string, bool, error) {
+	err := d.await(t.Context(), "mirror", 2*time.Second, func(ctx context.Context) (string, bool, error) {
 		if ctx.Err() != nil {
 			return "deadline", false, nil
 		}

@@ -167,12 +167,12 @@ func TestAWaitThatRunsOutSaysWhatRemains(t *testing.T) {
 		return parts, nil
 	}
 	h := newHarness(t, f)
-	code, stdout, stderr := h.run("promote", "--mirror", "m", "--all", "--wait", "120ms")
+	code, stdout, stderr := h.run("promote", "--mirror", "m", "--all", "--wait", "1s")
 	if code != admin.ExitIncomplete || f.looks < 2 || !strings.Contains(stdout, "t      2          MIRRORING  12   -\n") ||
 		!strings.Contains(stdout, "t      4          FAILED     -    broker 3 is gone\n") {
 		t.Errorf("exit %d after %d looks\n%s", code, f.looks, stdout)
 	}
-	want := "kmirror: 4 of 6 partitions are not STOPPED after 120ms: t-1 is STOPPING, t-2 is MIRRORING, t-3 is STOPPING and 1 more\n" +
+	want := "kmirror: 4 of 6 partitions are not STOPPED after 1s: t-1 is STOPPING, t-2 is MIRRORING, t-3 is STOPPING and 1 more\n" +
 		"  what to do: kmirror serve goes on; the same command again attaches, kmirror describe --mirror m shows how far it is\n"
 	if stderr != want {
 		t.Errorf("got\n%swant\n%s", stderr, want)
@@ -207,7 +207,7 @@ func TestAWaitEndsWhenNoRetryCanHelp(t *testing.T) {
 	}
 	code, _, stderr := newHarness(t, f).run("recover", "--mirror", "m", "--topics", "t", "--wait", "30s")
 	took := time.Since(begin)
-	if code != admin.ExitIncomplete || took < hopelessAfter || took > 3*hopelessAfter ||
+	if code != admin.ExitIncomplete || took < hopelessAfter || took > 20*time.Second ||
 		!strings.Contains(stderr, "2 of 3 partitions are not MIRRORING, PAUSED or STOPPED and no retry can help") ||
 		!strings.Contains(stderr, "describe --mirror m --failed") {
 		t.Errorf("exit %d after %s\n%s", code, took, stderr)

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -97,16 +100,41 @@ func TestAnAddressThatCannotBeOpenedIsNamedByItsKey(t *testing.T) {
 	}
 }
 
-// Two signals of one cause, as timeout(1) sends them, are one: were the second one heard by its own, it would end this test's process.
+// Two signals of one cause, as timeout(1) sends them, are one: were the second one heard by its own, it would end the process. That is another
+// one than the test's, since it does end where the machine has no time for it before those signals are two: then it is tried again.
 func TestASignalThatComesTwiceAtOnceIsOne(t *testing.T) {
+	if os.Getenv("TEST_KMIRROR_SIGNALS") != "" {
+		sendSignals(t)
+		return
+	}
+	for range 5 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), "TEST_KMIRROR_SIGNALS=1")
+		out, err := cmd.CombinedOutput()
+		ended := time.Now()
+		if err == nil {
+			return
+		}
+		_, first, told := strings.Cut(string(out), "first at ")
+		nanos, _ := strconv.ParseInt(strings.SplitN(first, "\n", 2)[0], 10, 64)
+		if !told || ended.Sub(time.Unix(0, nanos)) < secondSignal {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	t.Skip("the machine has no time to send signals at once")
+}
+
+// sendSignals has this process get three of them.
+func sendSignals(t *testing.T) {
 	ctx := untilSignal(t.Context())
+	fmt.Println("first at", time.Now().UnixNano())
 	for range 3 {
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the signal is not heard")
 		}
 	}

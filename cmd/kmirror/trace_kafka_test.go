@@ -86,7 +86,7 @@ func TestTraceOfARealBroker(t *testing.T) {
 			if got != 0 {
 				t.Fatalf("exit code %d\n%s", got, errs.String())
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("trace does not end")
 		}
 		return out.String(), errs.String()
@@ -113,7 +113,7 @@ func TestTraceOfARealBroker(t *testing.T) {
 // look has a client ask for metadata twice.
 func look(t *testing.T, address string, login kgo.Opt) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cl, err := kgo.NewClient(login, kgo.SeedBrokers(address))
 	if err != nil {
@@ -129,7 +129,7 @@ func look(t *testing.T, address string, login kgo.Opt) {
 
 // talk has a client create a topic, write in transactions, commit, abort, read, and ask for what is not there.
 func talk(t *testing.T, address string, login kgo.Opt) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	client := func(opts ...kgo.Opt) *kgo.Client {
 		cl, err := kgo.NewClient(append(opts, login, kgo.SeedBrokers(address), kgo.ClientID("talker"))...)
@@ -178,6 +178,16 @@ func talk(t *testing.T, address string, login kgo.Opt) {
 	}
 }
 
+// fetches reports whether a line is of a fetch that brought a control record.
+func (l *tracedLine) fetches(control string) bool {
+	for _, b := range l.Batches {
+		if b.Control == control {
+			return l.Kind == "response" && l.API == "Fetch"
+		}
+	}
+	return false
+}
+
 // checkTrace reads every line and looks for what talk did.
 func checkTrace(t *testing.T, text string) {
 	t.Helper()
@@ -200,13 +210,8 @@ func checkTrace(t *testing.T, text string) {
 				strings.HasPrefix(l.Batches[0].Payload[0].Value, "value0") && l.Batches[0].Payload[0].Key == "k"
 		},
 		"a produce without reply": func(l tracedLine) bool { return l.API == "Produce" && l.NoReply },
-		"both markers in a fetch": func(l tracedLine) bool {
-			var types []string
-			for _, b := range l.Batches {
-				types = append(types, b.Control)
-			}
-			return l.Kind == "response" && l.API == "Fetch" && slices.Contains(types, "COMMIT") && slices.Contains(types, "ABORT")
-		},
+		"a marker of a commit":    func(l tracedLine) bool { return l.fetches("COMMIT") }, // the broker may write the other one after a fetch
+		"one of an abort":         func(l tracedLine) bool { return l.fetches("ABORT") },
 		"a commit of offsets, answered": func(l tracedLine) bool {
 			return l.Kind == "response" && l.API == "OffsetCommit" && l.Duration != nil && *l.Duration > 0
 		},

@@ -160,7 +160,7 @@ func TestTraceOverTLS(t *testing.T) {
 // traceAddress waits until a trace says where it listens.
 func traceAddress(t *testing.T, errs *lockbuf.Buffer) string {
 	t.Helper()
-	for range 1000 {
+	for range 6000 {
 		if _, rest, found := strings.Cut(errs.String(), "trace: "); found {
 			if address, _, found := strings.Cut(rest, " -> "); found {
 				return address
