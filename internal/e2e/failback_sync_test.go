@@ -127,7 +127,7 @@ func (p *pair) circling(t *testing.T, topic string) {
 		return nil
 	}
 	eventually(t, time.Minute, "both say that it is a loop", func() error { return errors.Join(told(p.atA), told(p.atB)) })
-	p.atA.verb("failover", "/twin-.*/")
+	p.atA.verb("failover", "/twin-.*/", "--force") // not all of them were started here, and none is MIRRORING
 	writable(t, p.a, topic, numbered(5, "A")...)
 	p.atB.healed(p.a, 2*time.Minute, topic, 3)
 	eventually(t, time.Minute, "the loop is over", func() error {

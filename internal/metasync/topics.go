@@ -159,7 +159,8 @@ func (j *job) loops(ctx context.Context, source kadm.TopicDetails) error {
 	var errs []error
 	for name := range j.wanted() {
 		if how := active[name]; how != "" {
-			errs = append(errs, fmt.Errorf("topic %s goes round in a loop: the source mirrors it from here (%s); stop one of the two", name, how))
+			errs = append(errs, fmt.Errorf("topic %s goes round in a loop: the source mirrors it from here (%s); end one of the two with "+
+				"failover --force", name, how))
 		}
 	}
 	j.w.looping = active
