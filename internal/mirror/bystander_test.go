@@ -1,6 +1,11 @@
 package mirror
 
-import "testing"
+import (
+	"maps"
+	"testing"
+
+	"kmirror/internal/admin"
+)
 
 // Of a process that is not registered the image may show the node ids all the same: they are another's that lives, and so are the mirrors.
 func TestWhoIsNotRegisteredRunsNoMirror(t *testing.T) {
@@ -36,7 +41,18 @@ func TestWhoIsReplacedForgetsWhatItRan(t *testing.T) {
 	}
 	registered = false
 	rounds(t, m, 1)
-	if len(m.parts) > 0 || len(w.roles) > 0 {
-		t.Errorf("%d partitions run, %v are assigned to the data path", len(m.parts), w.roles)
+	if len(w.roles) > 0 {
+		t.Errorf("%v are assigned to the data path", w.roles)
+	}
+	if infos, err := m.Describe(t.Context(), admin.DescribeRequest{}); err != nil || len(infos) == 0 {
+		t.Errorf("%d partitions described: %v", len(infos), err)
+	}
+	ran := maps.Clone(m.parts)
+	registered = true
+	rounds(t, m, 1)
+	for id, p := range m.parts {
+		if ran[id] == p {
+			t.Errorf("%v is run as it was remembered", id)
+		}
 	}
 }

@@ -88,6 +88,7 @@ type Manager struct {
 
 	mu       sync.Mutex
 	parts    map[protocol.PartitionID]*part
+	stoodBy  bool            // at the last look this process was no member of the destination
 	creating map[string]bool // names of topics whose creation is under way: not strays
 	busy     map[protocol.PartitionID]string
 	tasks    sync.WaitGroup

@@ -69,6 +69,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
 	// The image shows node ids that lead by their numbers: whose they are, the controller says.
 	bystander := m.cfg.Registered != nil && !m.cfg.Registered()
+	if m.stoodBy && !bystander {
+		clear(m.parts) // others have led meanwhile, by the same ids even: what they have stored holds
+	}
+	m.stoodBy = bystander
 	for _, t := range topics {
 		if bystander {
 			r.topic = m.topicFacts(r, t)
@@ -78,7 +82,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 		writable[t.TopicID] = t.Desired == statemachine.Stopped && r.topic.stopped
 	}
 	m.writable.Store(&writable)
-	// Of a bystander nothing is seen: whoever leads meanwhile stores how far that came, and it is read should this process lead again.
+	if bystander {
+		m.standBy()
+		return
+	}
 	var gone []protocol.PartitionID
 	for id := range m.parts {
 		if !seen[id] {
@@ -86,9 +93,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 			delete(m.parts, id)
 		}
 	}
-	if !bystander {
-		m.strays(r)
-	}
+	m.strays(r)
 	m.mu.Unlock()
 
 	if gone = append(gone, r.unassign...); len(gone) > 0 {
