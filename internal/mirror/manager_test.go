@@ -347,7 +347,7 @@ func TestTrueConfigs(t *testing.T) {
 	w.topic("own", ordersID, kraft.Partition{}, map[string]string{sizeConfig: "5000", minISRConfig: "3"})
 	w.topic("locked", protocol.UUID{2}, kraft.Partition{}, lockOn)
 	m := newManager(t, w)
-	s := &startRun{m: m, config: map[string]map[string]string{"locked": {sizeConfig: "7000"}}}
+	s := &startRun{m: m, filters: everything(), config: map[string]map[string]string{"locked": {sizeConfig: "7000"}}}
 	fresh := func(name string) coordinator.Topic {
 		return coordinator.Topic{Name: name, TopicID: w.Image().Names[name], MinISR: 2, Replicas: 3, TrueConfigs: map[string]string{}}
 	}
