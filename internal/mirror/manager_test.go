@@ -347,7 +347,7 @@ func TestTrueConfigs(t *testing.T) {
 	w.topic("own", ordersID, kraft.Partition{}, map[string]string{sizeConfig: "5000", minISRConfig: "3"})
 	w.topic("locked", protocol.UUID{2}, kraft.Partition{}, lockOn)
 	m := newManager(t, w)
-	s := &startRun{m: m, filters: everything(), config: map[string]map[string]string{"locked": {sizeConfig: "7000"}}}
+	s := &startRun{m: m, filters: everything(), config: map[string]map[string]string{"locked": {sizeConfig: "7000", minISRConfig: "1"}}}
 	fresh := func(name string) coordinator.Topic {
 		return coordinator.Topic{Name: name, TopicID: w.Image().Names[name], MinISR: 2, Replicas: 3, TrueConfigs: map[string]string{}}
 	}
@@ -365,6 +365,11 @@ func TestTrueConfigs(t *testing.T) {
 	}
 	if again.MinISR != 1 || again.TrueConfigs[sizeConfig] != "9" {
 		t.Errorf("of a known one: %+v", again)
+	}
+	cut = fresh("locked")
+	s.filters, _ = filters.Parse(map[string]string{filters.TopicPropertiesExclude: "segment.ms"})
+	if s.trueConfigs(&cut, w.Image(), nil); cut.MinISR != 1 || cut.TrueConfigs[minISRConfig] != "1" {
+		t.Errorf("min.insync.replicas follows the source: %+v", cut)
 	}
 }
 
