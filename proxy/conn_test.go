@@ -430,10 +430,10 @@ func TestConnectionLimits(t *testing.T) {
 		w.dial().ask(metadataRequest())
 	})
 	t.Run("idle", func(t *testing.T) {
-		w := newWorld(t, func(_ *world, cfg *Config) { cfg.IdleTimeout = 100 * time.Millisecond })
+		w := newWorld(t, func(_ *world, cfg *Config) { cfg.IdleTimeout = 2 * time.Second }) // each request has to come within that
 		for _, b := range w.brokers {
 			b.on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
-				time.Sleep(300 * time.Millisecond)
+				time.Sleep(3 * time.Second)
 				return echo(h)
 			})
 		}

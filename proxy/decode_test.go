@@ -81,7 +81,7 @@ func hostileProduce(c *client) []byte {
 // no one else up. It counts what the process holds, so nothing runs beside it.
 func TestDecodedRequestsCount(t *testing.T) {
 	memory := NewMemory(16 << 20)
-	memory.common.patience = 300 * time.Millisecond
+	memory.common.patience = time.Second
 	g := newGate(t, func(cfg *GatewayConfig) { cfg.Memory = memory })
 	g.brokers[1].on(func(h protocol.RequestHeader, _ []byte) kmsg.Response {
 		if h.Key != keyProduce {

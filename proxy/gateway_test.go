@@ -369,7 +369,7 @@ func TestGatewayCutsWhatDoesNotDrain(t *testing.T) {
 }
 
 func TestGatewayConnectionsEnd(t *testing.T) {
-	g := newGate(t, func(c *GatewayConfig) { c.MaxFrame = 1 << 20; c.IdleTimeout = 100 * time.Millisecond })
+	g := newGate(t, func(c *GatewayConfig) { c.MaxFrame = 1 << 20; c.IdleTimeout = 2 * time.Second })
 	for name, bytes := range map[string][]byte{
 		"too large": {0x7f, 0, 0, 0}, "TLS": {0x16, 0x03, 1, 0}, "HTTP": []byte("GET / HTTP/1.1\r\n\r\n"), "nothing": nil,
 		"Metadata 99": sizedFrame(protocol.AppendRequestHeader(nil, protocol.RequestHeader{Key: keyMetadata, Version: 99})),

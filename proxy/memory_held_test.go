@@ -24,7 +24,7 @@ func (n narrow) Accept() (net.Conn, error) {
 // scarce is memory that two requests of 17 KiB use up; a third one is the one that may go beyond.
 func scarce() *Memory {
 	m := NewMemory(256 << 10)
-	m.common.patience = 300 * time.Millisecond
+	m.common.patience = time.Second
 	return m
 }
 
@@ -75,7 +75,7 @@ func TestMemoryIsNotKeptByWhoDoesNotRead(t *testing.T) {
 func TestLargeAnswersCount(t *testing.T) {
 	t.Parallel()
 	memory := NewMemory(1 << 20)
-	memory.common.patience = 300 * time.Millisecond
+	memory.common.patience = time.Second
 	w := newWorld(t, func(_ *world, cfg *Config) {
 		cfg.Memory = memory
 		cfg.Listeners[0].Listen = narrow{cfg.Listeners[0].Listen}

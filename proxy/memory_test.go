@@ -162,7 +162,7 @@ func TestGatewaySlowRequests(t *testing.T) {
 	const limit = 4 << 20
 	both := NewMemory(2 * limit)
 	memory := &both.large
-	memory.patience = 2 * time.Second // less, and a good client that a busy machine holds up is cut off too
+	memory.patience = 5 * time.Second // less, and a good client that a busy machine holds up is cut off too
 	g := newGate(t, func(cfg *GatewayConfig) { cfg.Memory = both })
 	req := produceRequest(9, -1, "plain")
 	req.Topics[0].Partitions[0].Records = make([]byte, 1<<19)

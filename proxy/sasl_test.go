@@ -128,7 +128,7 @@ func authenticate() kmsg.Request {
 func TestSessionsEnd(t *testing.T) {
 	t.Parallel()
 	w, c := logIn(t, logins(t, kmsg.SASLAuthenticateResponse{SessionLifetimeMillis: 3_600_000},
-		kmsg.SASLAuthenticateResponse{SessionLifetimeMillis: 400}))
+		kmsg.SASLAuthenticateResponse{SessionLifetimeMillis: 3000}))
 	for range 2 { // the second one lasts shorter
 		if resp := c.ask(authenticate()).(*kmsg.SASLAuthenticateResponse); resp.ErrorCode != 0 || resp.SessionLifetimeMillis == 0 {
 			t.Fatalf("login: %+v", resp)
@@ -137,7 +137,7 @@ func TestSessionsEnd(t *testing.T) {
 			t.Fatalf("within the session: error %d", resp.ErrorCode)
 		}
 	}
-	time.Sleep(500 * time.Millisecond) // it ends by the clock
+	time.Sleep(3100 * time.Millisecond) // it ends by the clock
 	c.send(1, replicaFetchRequest())
 	c.closed()
 	eventually(t, "a line in the log", func() bool { return w.log.Lines("session has ended") == 1 })

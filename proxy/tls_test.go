@@ -178,6 +178,7 @@ func TestTLSHandshakes(t *testing.T) {
 	pool.AddCert(leaf)
 	w := newWorld(t, func(_ *world, cfg *Config) {
 		cfg.Listeners[0].Listen = tls.NewListener(cfg.Listeners[0].Listen, &tls.Config{Certificates: []tls.Certificate{cert}})
+		cfg.DrainTimeout = soon
 	})
 	silent := make([]*client, 20)
 	for i := range silent {

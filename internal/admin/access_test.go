@@ -184,12 +184,12 @@ func TestWhoIsNotKnownIsTold(t *testing.T) {
 
 func TestPingOfAProcessThatIsNotAllowed(t *testing.T) {
 	g := serveGuarded(t, &fake{})
-	good := NewPeers(ClientConfig{TLS: g.tls(t, "sre").Clone})
+	good := NewPeers(ClientConfig{TLS: g.tls(t, "sre").Clone, DialTimeout: 30 * time.Second})
 	defer good.Close()
 	if pong, err := good.Ping(t.Context(), g.address); err != nil || pong.ProcessID != "p" {
 		t.Errorf("got %+v, %v", pong, err)
 	}
-	other := NewPeers(ClientConfig{TLS: g.tls(t, "km2").Clone})
+	other := NewPeers(ClientConfig{TLS: g.tls(t, "km2").Clone, DialTimeout: 30 * time.Second})
 	defer other.Close()
 	for range 2 {
 		if _, err := other.Ping(t.Context(), g.address); !errors.Is(err, peers.ErrRefused) || !strings.Contains(err.Error(), `add "User:CN=km2" to`) {

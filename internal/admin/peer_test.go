@@ -96,7 +96,7 @@ func serveOwner(t *testing.T, o *owner) (coordinator.Member, *Peers) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	p := NewPeers(ClientConfig{})
+	p := NewPeers(ClientConfig{DialTimeout: 30 * time.Second})
 	t.Cleanup(func() {
 		p.Close()
 		cancel()

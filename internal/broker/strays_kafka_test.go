@@ -158,11 +158,14 @@ func TestKafkaStraysMoveOff(t *testing.T) {
 	})
 	t.Logf("moved in %s", time.Since(begin))
 	for name, rf := range map[string]int{"one": 1, "two": 2, "three": 3} {
-		for n, p := range k.Image().TopicByName(name).Partitions {
-			if len(p.Replicas) != rf || len(p.ISR) != rf {
-				t.Errorf("%s-%d: replicas %v, ISR %v, want %d", name, n, p.Replicas, p.ISR, rf)
+		eventually(t, 30*time.Second, "whole: "+name, func() error {
+			for n, p := range k.Image().TopicByName(name).Partitions {
+				if len(p.Replicas) != rf || len(p.ISR) != rf {
+					return fmt.Errorf("%s-%d: replicas %v, ISR %v, want %d", name, n, p.Replicas, p.ISR, rf)
+				}
 			}
-		}
+			return nil
+		})
 	}
 	acked := produce(t, c, "one")
 	eventually(t, 30*time.Second, "written to", func() error {

@@ -68,7 +68,7 @@ func newACLWorld(t *testing.T) *aclWorld {
 }
 
 func (w *aclWorld) limit() context.Context {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 90*time.Second)
 	w.t.Cleanup(cancel)
 	return ctx
 }

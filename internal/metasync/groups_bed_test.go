@@ -293,7 +293,7 @@ func (b *bed) member(t *testing.T, c *testkafka.Cluster, topic string, opts ...k
 // read returns the next n records.
 func (r *reader) read(t *testing.T, n int) []*kgo.Record {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out []*kgo.Record
 	for len(out) < n {

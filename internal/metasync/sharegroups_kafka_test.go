@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -13,9 +14,15 @@ func (b *bed) alter(t *testing.T, adm *kadm.Client, group, topic string, offset 
 	t.Helper()
 	os := kadm.Offsets{}
 	os.AddOffset(topic, 0, offset, -1)
-	r, err := adm.AlterShareGroupOffsets(t.Context(), group, os)
-	check(t, err)
-	check(t, r.Error())
+	var failed error
+	eventually(t, "share group "+group+" altered", func() bool { // its coordinator may still load
+		r, err := adm.AlterShareGroupOffsets(t.Context(), group, os)
+		if failed = err; err == nil {
+			failed = r.Error()
+		}
+		return failed == nil || !kerr.IsRetriable(failed)
+	})
+	check(t, failed)
 }
 
 // start returns a share group's start offset of partition 0, -1 when it has none.

@@ -20,7 +20,7 @@ import (
 	"kmirror/protocol"
 )
 
-const testLimit = 30 * time.Second
+const testLimit = 2 * time.Minute
 
 // shortSession lets a killed broker come back sooner than after Kafka's 9 s.
 var shortSession = map[string]string{
@@ -112,7 +112,7 @@ func TestNodesFailAndReturn(t *testing.T) {
 		}
 		awaitMark(t, c.Node(id), protocol.TopicPartition{Topic: "orders"}, 1010)
 	}
-	if f := c.Faults(); len(f) != 0 {
+	if f := c.lasting(); len(f) != 0 {
 		t.Errorf("faults of a healthy cluster: %q", f)
 	}
 	plantFaults(t, c)

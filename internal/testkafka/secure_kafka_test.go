@@ -33,7 +33,7 @@ func secureCluster(t *testing.T, o Options) {
 	}
 	must(t, sec.AddUser(ctx, c, "mary", "kmirror"))
 	adm := func(opts ...kgo.Opt) *kadm.Client {
-		cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(c.Bootstrap(ClientListener)...), kgo.RetryTimeout(askLimit))...)
+		cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(c.Bootstrap(ClientListener)...))...)
 		must(t, err)
 		t.Cleanup(cl.Close)
 		return kadm.NewClient(cl)
@@ -50,10 +50,10 @@ func secureCluster(t *testing.T, o Options) {
 	if !errors.Is(err, kerr.TopicAuthorizationFailed) {
 		t.Errorf("a user without rights creates a topic: %v", err)
 	}
-	if _, err := adm(sec.Opts("nobody")...).BrokerMetadata(ctx); err == nil {
+	if _, err := adm(append(sec.Opts("nobody"), kgo.RetryTimeout(askLimit))...).BrokerMetadata(ctx); err == nil {
 		t.Error("a user who is not there logs in")
 	}
-	if _, err := adm().BrokerMetadata(ctx); err == nil {
+	if _, err := adm(kgo.RetryTimeout(askLimit)).BrokerMetadata(ctx); err == nil {
 		t.Error("a client without TLS is served")
 	}
 	for _, addr := range append(c.Bootstrap(ReplListener), c.Controllers()...) {

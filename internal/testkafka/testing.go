@@ -35,10 +35,25 @@ func Start(tb testing.TB, o Options) *Cluster {
 	return c
 }
 
+// passing is how long a follower may take to go on that has given a partition up because of an epoch that is yet to come.
+const passing = 10 * time.Second
+
+// lasting returns the faults that are there after a while: what a follower complains of in passing is none once it goes on, and a test may
+// end in between.
+func (c *Cluster) lasting() (faults []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), passing)
+	defer cancel()
+	_ = poll(ctx, func() (bool, error) { // what is there at the end tells
+		faults = c.Faults()
+		return !slices.ContainsFunc(faults, failedLine.MatchString), nil
+	})
+	return faults
+}
+
 // finish ends the cluster of a test and judges its logs.
 func (c *Cluster) finish(tb testing.TB) {
 	tb.Helper()
-	faults := c.Faults()
+	faults := c.lasting()
 	if err := c.Close(); err != nil {
 		tb.Errorf("close cluster %q: %v", c.opts.Name, err)
 	}

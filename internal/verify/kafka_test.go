@@ -56,7 +56,7 @@ func newKafkaRig(t *testing.T) *kafkaRig {
 // inSync waits until all three replicas of partition 0 are in sync, publishes that image and returns the leader.
 func (r *kafkaRig) inSync(t *testing.T, topic string) int32 {
 	t.Helper()
-	for ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second); ; {
+	for ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second); ; {
 		defer cancel()
 		ts, err := r.adm.ListTopics(ctx, topic)
 		if err == nil && len(ts[topic].Partitions[0].ISR) == 3 && ts[topic].Partitions[0].Leader >= 0 {
@@ -159,7 +159,7 @@ func TestVerifyOnKafka(t *testing.T) {
 	r.produce(t, "compacted", 2000, 30)
 	r.inSync(t, "compacted")
 	// Compared while two cleaners work, each at its own pace, and the third does not.
-	for range 50 {
+	for range 300 {
 		got = r.verify(t, "compacted")
 		if got.Differ != 0 {
 			t.Fatalf("compacted: %+v, %+v", got, got.First)

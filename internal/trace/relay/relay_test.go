@@ -91,7 +91,7 @@ func (w *world) dial() net.Conn {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		w.t.Fatal(err)
 	}
 	return c
