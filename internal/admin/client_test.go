@@ -13,7 +13,7 @@ import (
 
 func TestRequestsInFlightAreAnsweredAtShutdown(t *testing.T) {
 	f := &fake{hold: make(chan struct{}), entered: make(chan struct{}), cancelled: make(chan struct{})}
-	address, _, stop := serve(t, f)
+	address, _, stop := serveWith(t, Config{Service: f, DrainTimeout: time.Minute})
 	c := dial(t, address)
 	idle := dial(t, address)
 	if err := idle.connect(t.Context()); err != nil {

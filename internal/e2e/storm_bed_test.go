@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"kmirror/internal/testkafka"
 )
@@ -161,20 +162,26 @@ func (b *stormBed) peer(d door) (*peer, error) {
 	return newPeer(nc), nil
 }
 
-// worker is a busy client. They come to all doors in turn. With TLS they try again for a while, as clients do: kmirror gives brokers five
-// seconds for a handshake, and many at once may take the broker longer on a busy machine.
+// worker is a busy client. They come to all doors in turn. With TLS all clients try again for a while, as clients do: kmirror gives brokers
+// five seconds for a handshake, and many at once may take the broker longer on a busy machine.
 func (b *stormBed) worker(i int) (w *worker, err error) {
 	w = &worker{name: fmt.Sprintf("worker-%d", i), partition: int32(i % busyPartitions), door: b.doors[i%doorCount]}
+	w.peer, err = b.greeted(w.door, metadataOf("busy"))
+	return w, err
+}
+
+// greeted is a client that has been answered a first request where there is TLS.
+func (b *stormBed) greeted(d door, first kmsg.Request) (p *peer, err error) {
 	polled(time.Minute, func() bool {
-		if w.peer, err = b.peer(w.door); err != nil || !w.door.tls {
+		if p, err = b.peer(d); err != nil || !d.tls {
 			return err == nil
 		}
-		if _, err = w.ask(metadataOf("busy")); err != nil {
-			w.nc.Close()
+		if _, err = p.ask(first); err != nil {
+			p.nc.Close()
 		}
 		return err == nil
 	})
-	return w, err
+	return p, err
 }
 
 // some is one of the doors by its number; those through two gateways, which count twice, are left out.

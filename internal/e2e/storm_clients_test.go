@@ -141,7 +141,7 @@ func (b *stormBed) slowRead(t *testing.T, d door, n, whole int) {
 	before := b.now(t)
 	var slow []*peer
 	for i := range n {
-		p, err := b.peer(d)
+		p, err := b.greeted(d, metadataOf("busy"))
 		if err == nil {
 			slow = append(slow, p)
 			_, err = p.ask(metadataOf("busy"))
