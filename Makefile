@@ -28,7 +28,7 @@ test: setup lint unit kafka
 
 # Without brokers: -short skips the tests that need them.
 unit:
-	timeout --kill-after=30s $(UNIT_LIMIT) go test -race -short -timeout 2m ./...
+	timeout --kill-after=30s $(UNIT_LIMIT) go test -race -short -timeout 3m ./...
 
 # On real brokers, one package at a time: two cores carry two clusters, not four.
 kafka: setup

@@ -20,12 +20,16 @@ import (
 	"kmirror/internal/testkafka"
 )
 
+// built is where it was built, if it was: under -short nobody wants it, and it takes a busy machine a minute.
+var built string
+
 // binary builds kmirror once for all tests of the package; with the race detector when the tests have it.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "kmirror-e2e-")
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	args := []string{"build", "-o", filepath.Join(dir, "kmirror")}
 	if raceEnabled {
 		args = append(args, "-race")
@@ -46,8 +50,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	if bin, err := binary(); err == nil {
-		os.RemoveAll(filepath.Dir(bin))
+	if built != "" {
+		os.RemoveAll(built)
 	}
 	os.Exit(code)
 }
