@@ -267,6 +267,32 @@ func TestClusterJudgesItsTest(t *testing.T) {
 	}
 }
 
+// TestWhatPassesIsNoFault: a test may end while a follower has given a partition up for an epoch that is about to come.
+func TestWhatPassesIsNoFault(t *testing.T) {
+	n := &Node{ID: 1, dir: filepath.Join(t.TempDir(), "node-1")}
+	c := &Cluster{opts: Options{Name: "c"}, dir: filepath.Dir(n.dir), nodes: []*Node{n}}
+	n.cluster = c
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const given = "[2026] INFO Partition orders-3 has an older epoch (7) than the current leader.\n[2026] WARN Partition orders-3 marked as failed\n"
+	write(t, n.Log(), given)
+	if len(c.Faults()) != 1 {
+		t.Error("it is none even before")
+	}
+	later := time.AfterFunc(300*time.Millisecond, func() {
+		text := given + "[2026] INFO [Broker id=2] Follower orders-3 starts at leader epoch 8 from offset 10\n"
+		if err := os.WriteFile(n.Log()+".new", []byte(text), 0o644); err == nil {
+			_ = os.Rename(n.Log()+".new", n.Log())
+		}
+	})
+	defer later.Stop()
+	v := &verdict{TB: t}
+	if c.finish(v); v.failed {
+		t.Errorf("held against the cluster:\n%s", v.text.String())
+	}
+}
+
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
