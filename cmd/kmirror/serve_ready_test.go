@@ -137,6 +137,7 @@ func sendSignals(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("the signal is not heard")
 		}
+		<-time.After(secondSignal / 5) // what is done at a signal has been done
 	}
 }
 
