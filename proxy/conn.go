@@ -255,7 +255,11 @@ func (c *conn) awaitRequest() error {
 		case err == nil && c.stopping():
 			return errDraining
 		case err == nil:
-			return c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.IdleTimeout))
+			err := c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.IdleTimeout))
+			if c.stopping() { // and the deadline that was to wake us may just have been moved
+				return errDraining
+			}
+			return err
 		case !errors.As(err, &timeout) || !timeout.Timeout():
 			return err
 		case c.stopping():
