@@ -69,6 +69,8 @@ func (j *job) flow() flow {
 type groupMemory struct {
 	// active are the groups, by kind, that the last round skipped because they have members at the destination.
 	active map[string]map[string]bool
+	// tooLong is the least length of metadata that the destination has refused, 0 where it took all; kept until another process takes over.
+	tooLong int
 	// beforeWrite is called between reading and writing, for tests.
 	beforeWrite func(kind string)
 }
@@ -195,7 +197,7 @@ func (o *offsetSync) decide(ctx context.Context, src, dst map[string]commits, id
 	known, ends := o.bounds(ctx, of), o.epochEnds(ctx, epochs)
 	writes := map[string]commits{}
 	for group, have := range dst {
-		write := differing(wanted(src[group], known, o.flavor.leaderEpoch), have)
+		write := differing(wanted(src[group], known, o.flavor.leaderEpoch).without(o.j.w.groups.tooLong), have)
 		for tp, c := range alone[group] {
 			b, ok := known[tp]
 			if !ok {

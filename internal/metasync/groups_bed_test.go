@@ -69,7 +69,9 @@ func newBed(t *testing.T, destination string) *bed {
 		"allow.everyone.if.no.acl.found": "true",
 	}
 	b := &bed{size: "0", memory: &memory{topics: map[string]coordinator.Topic{}, states: map[protocol.PartitionID]coordinator.PartitionState{}}}
-	b.src = testkafka.Start(t, testkafka.Options{Name: "src", Properties: everyone})
+	talkative := maps.Clone(everyone)
+	talkative["offset.metadata.max.bytes"] = "10000"
+	b.src = testkafka.Start(t, testkafka.Options{Name: "src", Properties: talkative})
 	b.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Version: destination, Properties: everyone})
 	b.srcCl, b.srcSent = b.connect(t, b.src)
 	b.dstCl, b.dstSent = b.connect(t, b.dst)

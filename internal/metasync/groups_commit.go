@@ -174,6 +174,15 @@ func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicP
 			o.note(group, tp, c)
 		case again:
 			left[tp], why = c, kerr.ErrorForCode(code)
+		case tooLong:
+			// What brokers take differs (offset.metadata.max.bytes), and where the group stands counts for more than what it notes there.
+			if c.metadata == "" {
+				o.fails.add(fmt.Errorf("write offsets of group %q, %s: %w", group, tp, kerr.ErrorForCode(code)))
+				continue
+			}
+			o.tooLong(group, tp, len(c.metadata))
+			c.metadata = ""
+			left[tp], why = c, kerr.ErrorForCode(code)
 		case inUse:
 			o.active[group] = true
 		case foreign:
@@ -186,6 +195,17 @@ func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicP
 		o.foreign++
 	}
 	return left, why
+}
+
+// tooLong notes that the destination takes no metadata of so many bytes. Called with mu held.
+func (o *offsetSync) tooLong(group string, tp protocol.TopicPartition, bytes int) {
+	m := &o.j.w.groups
+	if m.tooLong == 0 || bytes < m.tooLong {
+		m.tooLong = bytes
+	}
+	o.j.skipped(o.flavor.kind, "metadata", 1)
+	o.j.log.Info("the metadata of a commit is longer than the destination takes (offset.metadata.max.bytes there): the offset goes without it",
+		"kind", o.flavor.kind, "group", group, "partition", tp.String(), "bytes", bytes)
 }
 
 // note logs one offset that was written.

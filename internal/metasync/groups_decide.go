@@ -60,6 +60,17 @@ func wanted(source commits, known map[protocol.TopicPartition]bounds, leaderEpoc
 	return out
 }
 
+// without drops metadata of so many bytes or more, which the destination has refused; 0 for none.
+func (c commits) without(bytes int) commits {
+	for tp, one := range c {
+		if bytes > 0 && len(one.metadata) >= bytes {
+			one.metadata = ""
+			c[tp] = one
+		}
+	}
+	return c
+}
+
 // differing returns those of want that have does not hold as they are.
 func differing(want, have commits) commits {
 	out := commits{}
@@ -102,6 +113,7 @@ const (
 	again           // the coordinator is another one or not ready
 	inUse           // the group has members by now
 	foreign         // a group of another type has this id
+	tooLong         // the metadata of the commit
 	refused
 )
 
@@ -117,6 +129,8 @@ func judge(code int16) verdict {
 		return inUse
 	case kerr.GroupIDNotFound, kerr.InconsistentGroupProtocol:
 		return foreign
+	case kerr.OffsetMetadataTooLarge:
+		return tooLong
 	}
 	return refused
 }

@@ -31,6 +31,7 @@ func TestGroupsOnKafka(t *testing.T) {
 		{"classic", testClassicGroup},
 		{"consumer", testConsumerGroup},
 		{"clamp", testClampedGroup},
+		{"long_metadata", testLongMetadata},
 		{"active", testActiveGroup},
 		{"turns_active", testGroupTurnsActive},
 		{"stopped", testTopicStopped},
@@ -131,6 +132,20 @@ func testClampedGroup(t *testing.T, b *bed) {
 	produce(t, b.dstCl, "clamp", 0, 7)
 	b.sync(t, "clamp")
 	expect(t, "reached", at(t, b.dstAdm, "clamp-app", "clamp", 0), commit{15, 0, "m"})
+}
+
+// testLongMetadata: what the destination's brokers find too long for them does not keep the offset from being synced.
+func testLongMetadata(t *testing.T, b *bed) {
+	b.topic(t, "talk", 2, 20, 20)
+	b.commit(t, b.srcAdm, "talk-app", "talk", 0, commit{7, 0, strings.Repeat("m", 5000)})
+	b.commit(t, b.srcAdm, "talk-app", "talk", 1, commit{8, 0, "short"})
+	expectCounts(t, b.sync(t, "talk"), map[string]int{"changed groups": 2, "skipped groups metadata": 1})
+	expect(t, "too long", at(t, b.dstAdm, "talk-app", "talk", 0), commit{7, 0, ""})
+	expect(t, "beside it", at(t, b.dstAdm, "talk-app", "talk", 1), commit{8, 0, "short"})
+	expectCounts(t, b.sync(t, "talk"), map[string]int{})
+	b.commit(t, b.srcAdm, "talk-app", "talk", 0, commit{9, 0, strings.Repeat("m", 6000)})
+	expectCounts(t, b.sync(t, "talk"), map[string]int{"changed groups": 1})
+	expect(t, "moved on", at(t, b.dstAdm, "talk-app", "talk", 0), commit{9, 0, ""})
 }
 
 func testActiveGroup(t *testing.T, b *bed) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"kmirror/internal/admin"
 	"kmirror/internal/clientconf"
@@ -19,31 +18,6 @@ import (
 	"kmirror/protocol"
 	"kmirror/statemachine"
 )
-
-// goneRounds is in how many rounds in a row a topic must be missing at the source before it counts as deleted there: a broker that
-// has just started may not know all topics yet.
-// Rounds follow each other closely where topics change, as they do when a broker restarts, so they must be goneFor apart as well.
-const (
-	goneRounds = 2
-	goneFor    = 3 * time.Second
-)
-
-// absence is in how many rounds in a row a topic was missing, and since when.
-type absence struct {
-	rounds int
-	since  time.Time
-}
-
-// missed counts a round in which a topic was missing at the source, and reports whether it counts as deleted by now.
-func (w *worker) missed(topic protocol.UUID, now time.Time) bool {
-	a := w.gone[topic]
-	if a.rounds == 0 {
-		a.since = now
-	}
-	a.rounds++
-	w.gone[topic] = a
-	return a.rounds >= goneRounds && now.Sub(a.since) >= goneFor
-}
 
 // topics compares the topics of both sides: those deleted, excluded or made anew at the source are stopped, those that have grown
 // grow here too, and those that are to be discovered are started.
@@ -62,7 +36,7 @@ func (j *job) topics(ctx context.Context) error {
 // ends stops topics that are not to be mirrored any more. What they hold stays.
 func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 	reasons := map[string]string{}
-	var missing []coordinator.Topic
+	var doubtful []coordinator.Topic
 	for name, t := range j.known() {
 		if t.Desired == statemachine.Stopped {
 			delete(j.w.gone, t.TopicID)
@@ -72,23 +46,18 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 		switch {
 		case j.f.TopicExcluded(name):
 			reasons[name] = "kept out by mirror.topics.exclude"
-		case !there || d.Err != nil:
-			missing = append(missing, t)
-		case remade(t, d):
-			if j.w.missed(t.TopicID, time.Now()) {
-				reasons[name] = fmt.Sprintf("the source's topic was deleted and made anew: its id was %s, is %s now", t.SourceTopicID,
-					protocol.UUID(d.ID))
-			}
+		case !there || d.Err != nil || remade(t, d):
+			doubtful = append(doubtful, t)
 		default:
 			delete(j.w.gone, t.TopicID)
 		}
 	}
-	deleted, err := j.deleted(ctx, missing)
-	for _, t := range missing {
-		if !deleted[t.Name] {
+	lost, err := j.lost(ctx, doubtful)
+	for _, t := range doubtful {
+		if lost[t.Name] == "" {
 			delete(j.w.gone, t.TopicID)
 		} else if j.w.missed(t.TopicID, time.Now()) {
-			reasons[t.Name] = "the source's topic was deleted"
+			reasons[t.Name] = lost[t.Name]
 		}
 	}
 	if len(reasons) == 0 {
@@ -102,40 +71,6 @@ func (j *job) ends(ctx context.Context, source kadm.TopicDetails) error {
 	}
 	j.changed(Topics, len(reasons))
 	return err
-}
-
-// remade reports whether a topic of the source has another id than the one that is mirrored. Brokers before Kafka 2.8 have none.
-func remade(t coordinator.Topic, d kadm.TopicDetail) bool {
-	id := protocol.UUID(d.ID)
-	return !id.IsZero() && !t.SourceTopicID.IsZero() && id != t.SourceTopicID
-}
-
-// deleted asks for topics by name that a listing did not hold. One that may not be described is not in a listing either, and must not
-// be taken for deleted.
-func (j *job) deleted(ctx context.Context, topics []coordinator.Topic) (map[string]bool, error) {
-	if len(topics) == 0 {
-		return nil, nil
-	}
-	names := make([]string, 0, len(topics))
-	for _, t := range topics {
-		names = append(names, t.Name)
-	}
-	slices.Sort(names)
-	details, err := j.src.ListTopics(ctx, names...)
-	if err != nil {
-		return nil, fmt.Errorf("ask the source for topics that are missing: %w", err)
-	}
-	out := map[string]bool{}
-	var errs []error
-	for _, name := range names {
-		switch d, ok := details[name]; {
-		case !ok || errors.Is(d.Err, kerr.UnknownTopicOrPartition):
-			out[name] = true
-		case d.Err != nil:
-			errs = append(errs, fmt.Errorf("topic %s at the source: %w", name, d.Err))
-		}
-	}
-	return out, bounded(errs)
 }
 
 // loops looks for topics that the source mirrors from here. Two that follow each other would both stand still; start refuses them, but
