@@ -56,3 +56,17 @@ func TestWhoIsReplacedForgetsWhatItRan(t *testing.T) {
 		}
 	}
 }
+
+// Node ids of a process that does not answer may be those of one that does, which has taken them over: nothing is taken from that one.
+func TestTakenOverIDsAreNotDead(t *testing.T) {
+	_, m := stoppingElsewhere(t)
+	dead := Process{NodeIDs: []int32{9003, 9004}, Dead: true}
+	m.cfg.Processes = func() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}, dead, {NodeIDs: dead.NodeIDs}} }
+	if _, ids := m.processes(); len(ids) > 0 {
+		t.Errorf("held dead: %v", ids)
+	}
+	m.cfg.Processes = func() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}, dead} }
+	if _, ids := m.processes(); len(ids) != 2 {
+		t.Errorf("held dead: %v", ids)
+	}
+}
