@@ -40,6 +40,8 @@ type topicChange struct {
 	send func(ctx context.Context, client *admin.Client, dryRun bool) ([]admin.TopicResult, error)
 	// question is put at a terminal, after the plan; nil where nothing is asked.
 	question func(plan []admin.TopicResult) string
+	// loses: what the source has beyond the destination is lost, so it is said when that is known from before only.
+	loses bool
 }
 
 // partitionResult is an element of what these commands print: one partition, or with Partition nil a topic that was refused.
@@ -86,6 +88,7 @@ func (c *cli) change(ctx context.Context, ch topicChange) error {
 		if err := c.emit(rows, func(w io.Writer) { planTable(w, rows) }); err != nil {
 			return err
 		}
+		c.noteSilence(ctx, client, ch)
 		return c.refusal(ch, plan)
 	}
 	if err := c.askFirst(ctx, client, ch); err != nil {
@@ -135,7 +138,28 @@ func (c *cli) askFirst(ctx context.Context, client *admin.Client, ch topicChange
 			c.note("%s: %s records are lost", r.Topic, count(lost))
 		}
 	}
+	c.noteSilence(ctx, client, ch)
 	return c.confirm(ch.question(plan))
+}
+
+// noteSilence says, of a change that loses what the destination lacks, for how long the source has not told what it has. Where that can't
+// be asked nothing is said: the plan is what it is.
+func (c *cli) noteSilence(ctx context.Context, client *admin.Client, ch topicChange) {
+	if !ch.loses {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	parts, err := client.Describe(ctx, admin.DescribeRequest{Mirrors: []string{ch.mirror}})
+	if err != nil {
+		return
+	}
+	for _, s := range summarize(parts) {
+		if silent(s.SourceAgeSeconds) {
+			c.note("the source of mirror %s has not answered for %.0f s, for some partitions at least: what is lost is what was known then, or more",
+				ch.mirror, *s.SourceAgeSeconds)
+		}
+	}
 }
 
 // lostOf sums up what a plan loses of a topic, -1 when that is not known of every partition.

@@ -84,7 +84,9 @@ func (f *lifeService) Retire(_ context.Context, req admin.RetireRequest) (admin.
 func (f *lifeService) Describe(_ context.Context, req admin.DescribeRequest) ([]admin.PartitionInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.looks++
+	if f.looks++; f.look == nil {
+		return nil, nil
+	}
 	parts, err := f.look(f.looks)
 	m, _ := admin.NewMatcher(req.Topics)
 	var out []admin.PartitionInfo
@@ -306,6 +308,24 @@ func stopPlan(bool) []admin.TopicResult {
 				{Partition: 1, Lost: -1, Truncated: -1, Copied: -1, Lag: -1}}}},
 		{Topic: "b", Err: &admin.Error{Code: kip1279.PolicyViolation, Message: "is PREPARING", Hint: "--force", Exit: admin.ExitRefused}},
 		{Topic: "c", Partitions: 1, Plan: &admin.TopicPlan{Requests: []string{"nothing"}}},
+	}
+}
+
+// What a failover would lose is told by what the source said last: a dry run, and the question, say when that was long ago.
+func TestADryRunSaysThatTheSourceIsSilent(t *testing.T) {
+	parts := partitions()
+	parts[0].SourceAgeSeconds = new(12.4)
+	f := &lifeService{answer: stopPlan, look: func(int) ([]admin.PartitionInfo, error) { return parts, nil }}
+	h := newHarness(t, f)
+	const note = "the source of mirror m has not answered for 12 s"
+	for verb, want := range map[string]bool{"failover": true, "stop": true, "promote": false} {
+		if _, stdout, stderr := h.run(verb, "--mirror", "m", "--all", "--dry-run"); strings.Contains(stderr, note) != want || strings.Contains(stdout, note) {
+			t.Errorf("%s --dry-run: %s", verb, stderr)
+		}
+	}
+	h.terminal = true
+	if _, _, stderr := h.run("failover", "--mirror", "m", "--all"); !strings.Contains(stderr, note) {
+		t.Errorf("failover at a terminal: %s", stderr)
 	}
 }
 

@@ -74,7 +74,7 @@ func (c *cli) stopTopics(ctx context.Context, verb string, drain bool, f stopFla
 			return err
 		}
 	}
-	ch := topicChange{verb: verb, mirror: f.mirror, goal: stoppedGoal, wait: f.wait, all: f.all}
+	ch := topicChange{verb: verb, mirror: f.mirror, goal: stoppedGoal, wait: f.wait, all: f.all, loses: !drain}
 	ch.send = func(ctx context.Context, client *admin.Client, dryRun bool) ([]admin.TopicResult, error) {
 		req := req
 		req.DryRun = dryRun

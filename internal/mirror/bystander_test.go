@@ -61,7 +61,9 @@ func TestWhoIsReplacedForgetsWhatItRan(t *testing.T) {
 func TestTakenOverIDsAreNotDead(t *testing.T) {
 	_, m := stoppingElsewhere(t)
 	dead := Process{NodeIDs: []int32{9003, 9004}, Dead: true}
-	m.cfg.Processes = func() []Process { return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}, dead, {NodeIDs: dead.NodeIDs}} }
+	m.cfg.Processes = func() []Process {
+		return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}, dead, {NodeIDs: dead.NodeIDs}}
+	}
 	if _, ids := m.processes(); len(ids) > 0 {
 		t.Errorf("held dead: %v", ids)
 	}

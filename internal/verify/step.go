@@ -98,7 +98,9 @@ func unreachable(err error) error {
 	if err == nil {
 		err = errors.New("no time left")
 	}
-	e := &admin.Error{Code: kerr.RequestTimedOut.Code, Message: "verify got no further: " + err.Error(), Exit: admin.ExitUnreachable}
+	e := &admin.Error{Code: kerr.RequestTimedOut.Code, Message: "verify got no further: " + err.Error(), Exit: admin.ExitUnreachable,
+		Hint: "it asks the source and every in-sync broker of the destination: bring back the one that does not answer, or wait until the " +
+			"controller has taken it out of sync; then the same command again, which begins anew"}
 	if k, ok := errors.AsType[*kerr.Error](err); ok {
 		e.Code = k.Code
 	}

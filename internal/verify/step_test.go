@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"go.uber.org/goleak"
 
 	"kmirror/internal/admin"
@@ -342,5 +343,15 @@ func TestVerifierClosed(t *testing.T) {
 	r.v.Close()
 	if _, err := r.v.Step(t.Context(), request); !errors.Is(err, errClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Who reads at night that verify got no further is told what to do.
+func TestNoFurtherSaysWhatToDo(t *testing.T) {
+	for _, err := range []error{nil, errors.New("no route to host"), kerr.NotLeaderForPartition} {
+		e, ok := errors.AsType[*admin.Error](unreachable(err))
+		if !ok || e.Hint == "" || e.Exit != admin.ExitUnreachable {
+			t.Errorf("%v: %+v", err, e)
+		}
 	}
 }
