@@ -28,8 +28,9 @@ type settings struct {
 	failing, topics int
 	phases          bool
 	// proxied is how many records each run of the proxy's part moves, kafkaProxy the binary that it is held against; none: it is left out.
-	proxied    int
-	kafkaProxy string
+	// loads names the ones that are measured, with commas; empty: all, and then latency.
+	proxied           int
+	kafkaProxy, loads string
 	// realtime gives what is measured for its latency the processor before all others.
 	realtime bool
 	only     string
@@ -67,6 +68,7 @@ func main() {
 	flag.IntVar(&s.proxied, "proxy-records", 500_000, "records per run through the gateway; 0 leaves it out")
 	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"),
 		"a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
+	flag.StringVar(&s.loads, "proxy-loads", "", "measure these loads through the gateway only, with commas, and no latency: "+loadNames())
 	flag.BoolVar(&s.realtime, "realtime", false, "measure the gateway's latency at real-time priority, for machines with other work (needs root and chrt)")
 	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()
@@ -102,7 +104,8 @@ func (s settings) check() error {
 	case s.runs < 1:
 		return fmt.Errorf("-runs %d measures nothing", s.runs)
 	}
-	return nil
+	_, err := s.chosen()
+	return err
 }
 
 // wants reports whether a part is to be measured.

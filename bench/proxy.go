@@ -73,8 +73,10 @@ func (s settings) proxy(ctx context.Context) error {
 	if err := r.throughput(ctx); err != nil {
 		return err
 	}
-	if err := r.delay(ctx); err != nil {
-		return err
+	if s.loads == "" {
+		if err := r.delay(ctx); err != nil {
+			return err
+		}
 	}
 	for _, w := range r.ways[1:] {
 		fmt.Printf("  peak resident memory of %s, MB: %.0f\n", w.name, float64(peakOf(w.pid))/1e6)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,6 +39,30 @@ var loads = []load{
 	{"kcat 64 KiB", 0, (*road).kcatSmall},
 }
 
+func loadNames() string {
+	var names []string
+	for _, l := range loads {
+		names = append(names, l.name)
+	}
+	return strings.Join(names, ",")
+}
+
+// chosen returns the loads that are to be measured, and an error where one of them is not known.
+func (s settings) chosen() ([]load, error) {
+	if s.loads == "" {
+		return loads, nil
+	}
+	var list []load
+	for _, name := range strings.Split(s.loads, ",") {
+		i := slices.IndexFunc(loads, func(l load) bool { return l.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-proxy-loads %s is not known: give some of %s", name, loadNames())
+		}
+		list = append(list, loads[i])
+	}
+	return list, nil
+}
+
 // moved is what one run came to.
 type moved struct {
 	rate  float64 // MB/s
@@ -64,6 +89,10 @@ func (r *road) throughput(ctx context.Context) error {
 func (r *road) rounds(ctx context.Context) error {
 	fmt.Printf("Through the gateway, %d records of %d bytes a run, %d partitions, acks=1; MB/s, and the proxy's CPU-s per GB:\n",
 		r.proxied, r.size, r.partitions)
+	loads, err := r.chosen()
+	if err != nil {
+		return err
+	}
 	all := make([][][]moved, len(loads)) // by load, way and round
 	for i := range loads {
 		all[i] = make([][]moved, len(r.ways))
@@ -96,13 +125,13 @@ func (r *road) rounds(ctx context.Context) error {
 			fmt.Printf("  %-8s %-13s%s\n", what, l.name, line)
 		}
 	}
-	r.verdicts(all)
+	r.verdicts(loads, all)
 	return nil
 }
 
 // verdicts prints medians: of each round's ratio to the direct way, which load from elsewhere disturbs least, and of CPU time. Where that
 // load is heavy the ratio of the CPU that everybody needs says more: it is what the rate would be on cores of one's own, all in use.
-func (r *road) verdicts(all [][][]moved) {
+func (r *road) verdicts(loads []load, all [][][]moved) {
 	fmt.Printf("Medians of %d rounds:\n", r.runs)
 	cpu := func(ms []moved) float64 { return median(ms, func(m moved) float64 { return m.perGB }) }
 	for i, l := range loads {
@@ -246,8 +275,10 @@ func (r *road) kcat(ctx context.Context, addr, topic string, more ...string) (fl
 	return r.timed(testkafka.Kcat(ctx, append([]string{"-P", "-b", addr, "-t", topic, "-X", "acks=1", "-l", r.lines()}, more...)...))
 }
 
+// kcatFetch shortens the time that a broker waits for more: kcat learns that it is at the end from fetches that bring nothing, and half a
+// second of that, the default, is about as long as all records take.
 func (r *road) kcatFetch(ctx context.Context, addr, _ string) (float64, time.Duration, error) {
-	return r.timed(testkafka.Kcat(ctx, "-C", "-b", addr, "-t", fetched, "-o", "beginning", "-e", "-q"))
+	return r.timed(testkafka.Kcat(ctx, "-C", "-b", addr, "-t", fetched, "-o", "beginning", "-e", "-q", "-X", "fetch.wait.max.ms=20"))
 }
 
 // timed is the rate of a command that moves all records. What it writes is dropped.
