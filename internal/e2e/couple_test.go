@@ -122,9 +122,13 @@ func (p *couple) spread(t *testing.T, limit time.Duration, topic string) {
 		return nil
 	})
 	for _, s := range []*shim{p.a, p.b} {
-		if got := s.get(limit, "MIRRORING", topic); len(got) != n {
-			t.Errorf("%d of %d partitions described", len(got), n)
-		}
+		// While a partition moves from one process to the other, for a moment neither describes it.
+		eventually(t, limit, "all partitions described", func() error {
+			if got := s.get(limit, "MIRRORING", topic); len(got) != n {
+				return fmt.Errorf("%d of %d", len(got), n)
+			}
+			return nil
+		})
 	}
 }
 
