@@ -118,7 +118,7 @@ func TestJudge(t *testing.T) {
 		{kerr.FencedMemberEpoch, inUse}, {kerr.FencedInstanceID, inUse}, {kerr.RebalanceInProgress, inUse},
 		{kerr.NotCoordinator, again}, {kerr.CoordinatorNotAvailable, again}, {kerr.CoordinatorLoadInProgress, again},
 		{kerr.GroupIDNotFound, foreign}, {kerr.GroupAuthorizationFailed, refused}, {kerr.TopicAuthorizationFailed, refused},
-		{kerr.UnknownTopicID, refused}, {kerr.OffsetMetadataTooLarge, refused},
+		{kerr.UnknownTopicID, refused}, {kerr.OffsetMetadataTooLarge, tooLong},
 	} {
 		if got := judge(c.err.Code); got != c.expected {
 			t.Errorf("%v: %d, want %d", c.err, got, c.expected)
