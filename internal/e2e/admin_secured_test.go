@@ -121,7 +121,7 @@ func (g *guarded) seeEachOther(t *testing.T) {
 // statePartitions are those of __mirror_state.
 const statePartitions = 50
 
-var ownedLine = regexp.MustCompile(`that this process owns" now=(\d+)`)
+var ownedLine = regexp.MustCompile(`that this process owns" .*now=(\d+)`)
 
 // owns is how many partitions of __mirror_state a process has said last that it owns.
 func owns(t *testing.T, s *shim) (n int) {

@@ -65,7 +65,7 @@ func (b *stormBed) fuzz(t *testing.T) {
 	if first, second := mean(halves[0]), mean(halves[1]); second > first*5/4+16 && !raceEnabled {
 		t.Errorf("memory grew from %d to %d MiB", first, second)
 	}
-	if replies.Load() < 10*int64(b.fuzzFor.Seconds()) {
+	if replies.Load() < max(10, frames.Load()/20) { // how many there can be is up to the machine
 		t.Error("next to nothing was answered, so nothing is shown")
 	}
 }

@@ -164,9 +164,11 @@ func (o Options) properties(n *Node, nodes []*Node) map[string]string {
 		"controller.quorum.voters":         quorumVoters(nodes),
 		"controlled.shutdown.enable":       "true",
 		"group.initial.rebalance.delay.ms": "0",
-		"num.network.threads":              "2",
-		"num.io.threads":                   "4",
-		"background.threads":               "4",
+		// By default a broker ends when it has not registered within a minute, which may be too little on a machine with much else to do.
+		"initial.broker.registration.timeout.ms": "180000",
+		"num.network.threads":                    "2",
+		"num.io.threads":                         "4",
+		"background.threads":                     "4",
 		// The default of 128 MiB is taken from the heap as soon as the cleaner starts.
 		"log.cleaner.dedupe.buffer.size":                   "8388608",
 		"default.replication.factor":                       replicas,
