@@ -60,8 +60,9 @@ func TestCertificateMetric(t *testing.T) {
 		certified(t, file[name], in(10*(i+1)))
 	}
 	c := &Config{Listeners: []ListenerConfig{{Name: "A", TLS: &TLSFiles{Certificate: file["listener"]}}, {Name: "PLAIN"}},
-		Gateway: []GatewayConfig{{Name: "A", TLS: &TLSFiles{Certificate: file["second"]}}, {Name: "A", TLS: &TLSFiles{Certificate: file["first"]}}, {Name: "B"}},
-		Admin:   AdminConfig{TLS: &TLSFiles{Certificate: file["admin"], CA: "none"}},
+		Gateway: []GatewayConfig{{Name: "A", TLS: &TLSFiles{Certificate: file["second"]}}, {Name: "A", TLS: &TLSFiles{Certificate: file["first"]}},
+			{Name: "A", TLS: &TLSFiles{Certificate: file["second"]}}, {Name: "B"}},
+		Admin: AdminConfig{TLS: &TLSFiles{Certificate: file["admin"], CA: "none"}},
 		Destination: DestinationConfig{Client: keystore(file["client"]), ReplicationClient: keystore(file["replication"]),
 			ControllerClient: map[string]string{"security.protocol": "PLAINTEXT", "ssl.keystore.location": "none"}}}
 	own, err := c.certificates()
