@@ -102,20 +102,24 @@ type harness struct {
 	input    string
 }
 
-func newHarness(t *testing.T, f admin.Service) *harness {
+func newHarness(t *testing.T, f admin.Service, change ...func(*admin.Config)) *harness {
 	t.Helper()
-	h, _ := newGoingHarness(t, f)
+	h, _ := newGoingHarness(t, f, change...)
 	return h
 }
 
 // newGoingHarness has a kmirror that ends when stop is called, at the test's end at the latest.
-func newGoingHarness(t *testing.T, f admin.Service) (h *harness, stop func()) {
+func newGoingHarness(t *testing.T, f admin.Service, change ...func(*admin.Config)) (h *harness, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := admin.New(admin.Config{Listen: l, Service: f})
+	conf := admin.Config{Listen: l, Service: f}
+	for _, f := range change {
+		f(&conf)
+	}
+	s, err := admin.New(conf)
 	if err != nil {
 		t.Fatal(err)
 	}

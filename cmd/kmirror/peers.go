@@ -36,8 +36,12 @@ func processID() string {
 
 // pong is what others learn of this process.
 func (p *process) pong() peers.Pong {
-	return peers.Pong{ProcessID: p.self.ProcessID, NodeIDs: p.self.NodeIDs, Unreachable: p.manager.Blind(), Leaving: p.manager.Leaving(),
-		Ready: p.ready() == nil, Idle: !p.broker.Registered()}
+	pong := peers.Pong{ProcessID: p.self.ProcessID, NodeIDs: p.self.NodeIDs, Unreachable: p.manager.Blind(), Leaving: p.manager.Leaving(),
+		Ready: true, Idle: !p.broker.Registered()}
+	if err := p.ready(); err != nil {
+		pong.Ready, pong.Why = false, err.Error()
+	}
+	return pong
 }
 
 // others returns the other processes, dead ones among them until their session in the group ends.

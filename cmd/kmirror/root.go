@@ -115,7 +115,7 @@ func (c *cli) client() (*admin.Client, error) {
 	if err != nil {
 		return nil, usageError("--bootstrap-server: "+err.Error(), "write host:port[,host:port]")
 	}
-	conf := admin.ClientConfig{Addresses: addresses, ClientID: "kmirror-cli"}
+	conf := admin.ClientConfig{Addresses: addresses, ClientID: cliClientID}
 	if c.commandConfig != "" {
 		props, err := readProperties(c.commandConfig)
 		if err != nil {
@@ -129,6 +129,7 @@ func (c *cli) client() (*admin.Client, error) {
 			return nil, usageError("--command-config: "+err.Error(), "correct "+c.commandConfig)
 		}
 	}
+	conf.Waiting = c.waiting(conf.TLS)
 	return admin.NewClient(conf)
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/peers"
+	"kmirror/internal/wait"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
 )
@@ -31,7 +33,13 @@ type ClientConfig struct {
 	// DialTimeout bounds one attempt to connect, handshakes included (0: 5 s).
 	DialTimeout time.Duration
 	ClientID    string
+	// Waiting runs beside a request that a process has not answered within two seconds, until its context ends, with the answer. nil: nothing
+	// does.
+	Waiting func(ctx context.Context, address string)
 }
+
+// patience is how long a request may take before Waiting runs.
+const patience = 2 * time.Second
 
 // Client asks a kmirror process. It keeps one connection, which calls share in turn. It implements Service, so that what
 // an operator sees through it is what the Service said.
@@ -204,7 +212,9 @@ func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Res
 		}
 		var body []byte
 		h := header{key: req.Key()}
-		body, err = c.roundTrip(ctx, h, func(dst []byte) []byte { return kip1279.Append(dst, req) })
+		c.beside(ctx, func() {
+			body, err = c.roundTrip(ctx, h, func(dst []byte) []byte { return kip1279.Append(dst, req) })
+		})
 		if err == nil {
 			if err = kip1279.Decode(body, resp); err != nil {
 				return unreachable(fmt.Sprintf("%s answers in a way that is not understood: %v", c.address, err),
@@ -224,6 +234,34 @@ func (c *Client) call(ctx context.Context, req kip1279.Message, resp kip1279.Res
 	}
 	return unreachable(fmt.Sprintf("connection to %s broke: %v", c.address, err),
 		"see the log of kmirror serve; the same command again attaches to what is under way")
+}
+
+// beside runs f, and Waiting beside it when it takes long.
+func (c *Client) beside(ctx context.Context, f func()) {
+	if c.cfg.Waiting == nil {
+		f()
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	address := c.address
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if wait.For(ctx, patience) {
+			c.cfg.Waiting(ctx, address)
+		}
+	})
+	defer waiting.Wait()
+	defer cancel()
+	f()
+}
+
+// Standing asks a process how it is, itself and not others through it.
+func (c *Client) Standing(ctx context.Context) (pong peers.Pong, err error) {
+	answer, err := c.Call(ctx, VerbPing, []byte("{}"))
+	if err == nil {
+		err = json.Unmarshal(answer, &pong)
+	}
+	return pong, err
 }
 
 // connect tries each address.

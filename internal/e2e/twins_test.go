@@ -100,4 +100,27 @@ func takenOver(t *testing.T, src *testkafka.Cluster, a, b *shim, topic string) {
 		return nil
 	})
 	a.get(time.Minute, "MIRRORING", "later")
+	pausesOnceItIsBack(t, a, "later")
+}
+
+// pausesOnceItIsBack kills the only process: brokers hold it alive for nine seconds, and a verb that it is asked meanwhile waits and says so.
+func pausesOnceItIsBack(t *testing.T, s *shim, topic string) {
+	s.kill()
+	s.spawn()
+	eventually(t, time.Minute, "it answers", func() error {
+		_, err := s.describe()
+		return err
+	})
+	began := time.Now()
+	_, errs, code := s.run("pause", "--mirror", "m", "--topics", topic, "--yes")
+	took := time.Since(began)
+	if code != 0 {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+	// On a busy machine the nine seconds may be over by then.
+	if said := strings.Contains(errs, "waiting for the kmirror at "+s.admin+", which is not ready: "); !said && took > 4*time.Second {
+		t.Errorf("it took %v in silence: %s", took, errs)
+	}
+	t.Logf("%v: %s", took, errs)
+	s.get(20*time.Second, "PAUSED", topic)
 }

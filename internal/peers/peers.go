@@ -27,6 +27,8 @@ type Pong struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Idle: it is no member of the destination, such as when its node ids are another process's by now, and owns nothing.
 	Idle bool `json:"idle,omitempty"`
+	// Why it is not ready, for people.
+	Why string `json:"why,omitempty"`
 	// Refused: the process and this one don't accept each other, and all else is from before that, or a guess. It is never sent.
 	Refused bool `json:"-"`
 }
