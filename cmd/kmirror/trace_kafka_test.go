@@ -108,7 +108,83 @@ func TestTraceOfARealBroker(t *testing.T) {
 	if strings.Count(errs, goneAround) != 1 || !strings.Contains(errs, "address="+address) || strings.Contains(out, goneAround) {
 		t.Errorf("clients go around the trace:\n%s", errs)
 	}
+	var described *kmsg.DescribeConfigsResponse
+	out, _ = traced(address, func(t *testing.T, address string, login kgo.Opt) { described = configured(t, address, login) })
+	checkConfigs(t, out, described)
 }
+
+const pluginValue = "oNlYtHePlUgInKnOwS"
+
+// configured has a client set a config that Kafka does not know, be refused another, and ask for all of the broker and of a topic.
+func configured(t *testing.T, address string, login kgo.Opt) *kmsg.DescribeConfigsResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cl, err := kgo.NewClient(login, kgo.SeedBrokers(address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	alter := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	for name, value := range map[string]string{"my.plugin": pluginValue, "log.cleaner.threads": "none"} {
+		r := kmsg.NewIncrementalAlterConfigsRequestResource()
+		r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeBroker, "1"
+		r.Configs = []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: name, Value: &value}}
+		alter.Resources = []kmsg.IncrementalAlterConfigsRequestResource{r}
+		resp, err := alter.RequestWith(ctx, cl)
+		if err != nil || (resp.Resources[0].ErrorCode == 0) != (name == "my.plugin") {
+			t.Errorf("%s: %v, %+v", name, err, resp)
+		}
+	}
+	describe := kmsg.NewPtrDescribeConfigsRequest()
+	for name, kind := range map[string]kmsg.ConfigResourceType{"1": kmsg.ConfigResourceTypeBroker, "orders": kmsg.ConfigResourceTypeTopic} {
+		r := kmsg.NewDescribeConfigsRequestResource()
+		r.ResourceType, r.ResourceName = kind, name
+		describe.Resources = append(describe.Resources, r)
+	}
+	resp, err := cl.SeedBrokers()[0].Request(ctx, describe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.(*kmsg.DescribeConfigsResponse)
+}
+
+// checkConfigs wants what a broker calls harmless to be shown, all else not.
+func checkConfigs(t *testing.T, out string, described *kmsg.DescribeConfigsResponse) {
+	t.Helper()
+	if strings.Contains(out, pluginValue) || !strings.Contains(out, `"Name":"my.plugin"`) {
+		t.Error("the value of a plugin's config is shown, or not even its name")
+	}
+	if !strings.Contains(out, "for configuration log.cleaner.threads") {
+		t.Error("what the broker says of a bad value is not shown")
+	}
+	shown := 0
+	var not []string
+	for _, r := range described.Resources {
+		for _, c := range r.Configs {
+			if c.Value == nil || *c.Value == "" {
+				continue
+			}
+			value, err := json.Marshal(*c.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(out, fmt.Sprintf(`"Name":%q,"Value":%s`, c.Name, value)) {
+				shown++
+			} else {
+				not = append(not, c.Name)
+			}
+		}
+	}
+	// Their names have a sensitive word.
+	if slices.Sort(not); shown < 200 || !slices.Equal(not, hiddenByName) {
+		t.Errorf("%d configs are shown, not those: %q", shown, not)
+	}
+}
+
+// hiddenByName are the configs of that broker that it tells and the trace does not.
+var hiddenByName = []string{"delegation.token.expiry.check.interval.ms", "delegation.token.expiry.time.ms", "delegation.token.max.lifetime.ms",
+	"listener.name.client.ssl.keystore.location", "listener.name.client.ssl.keystore.type", "ssl.keymanager.algorithm", "ssl.keystore.type"}
 
 // look has a client ask for metadata twice.
 func look(t *testing.T, address string, login kgo.Opt) {

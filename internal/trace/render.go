@@ -32,19 +32,6 @@ var secretFields = map[string]bool{
 	"SASLAuthBytes": true, "HMAC": true, "Salt": true, "SaltedPassword": true, "RequestData": true, "ResponseData": true,
 }
 
-// sensitiveWords make a config's value a secret wherever they stand in its name.
-var sensitiveWords = []string{"password", "passwd", "secret", "jaas", "key", "token", "credential", "basic.auth"}
-
-func sensitive(config string) bool {
-	config = strings.ToLower(config)
-	for _, w := range sensitiveWords {
-		if strings.Contains(config, w) {
-			return true
-		}
-	}
-	return false
-}
-
 // always are fields that are shown also when they have their default: they say what the others are about.
 var always = map[string]bool{"Partition": true, "ApiKey": true, "Acks": true}
 
@@ -58,8 +45,8 @@ const (
 // hidden, bytes counted. A message of more than maxNodes values is cut, and says so.
 func Render(body any) Object {
 	r := renderer{left: maxNodes}
-	if resp, ok := body.(kmsg.Response); ok {
-		r.configs = configAPIs[resp.Key()]
+	if m, ok := body.(interface{ Key() int16 }); ok {
+		r.configs = configAPIs[m.Key()]
 	}
 	v := reflect.ValueOf(body)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
@@ -72,25 +59,33 @@ func Render(body any) Object {
 	return o
 }
 
-// configAPIs set configs: CreateTopics, AlterConfigs, IncrementalAlterConfigs. What a broker says of a bad value may quote it.
-var configAPIs = map[int16]bool{19: true, 33: true, 44: true}
-
 type renderer struct {
 	left    int
-	configs bool
+	configs bool // the message is of configAPIs
+	loggers bool // the resource is brokerLogger
 }
 
-// object renders a structure. A field that names a config decides whether the value next to it is a secret.
-func (r *renderer) object(v reflect.Value) Object {
-	fields, defaults := fieldsOf(v.Type()), defaultsOf(v.Type())
-	secret := false
+// secret reports whether the value in a structure is a secret, by the field that names it.
+func (r *renderer) secret(fields []field, v reflect.Value) (secret bool) {
 	for _, f := range fields {
-		if field := v.Field(f.index); f.name == "Name" || f.name == "ConfigName" || f.name == "Key" {
+		switch field := v.Field(f.index); f.name {
+		case "ResourceType":
+			r.loggers = field.Int() == brokerLogger
+		case "Name", "ConfigName":
+			secret = secret || sensitive(text(field)) || r.configs && !r.loggers && secretConfig(text(field))
+		case "Key":
 			secret = secret || sensitive(text(field))
-		} else if f.name == "IsSensitive" {
+		case "IsSensitive":
 			secret = secret || field.Bool()
 		}
 	}
+	return secret
+}
+
+// object renders a structure.
+func (r *renderer) object(v reflect.Value) Object {
+	fields, defaults := fieldsOf(v.Type()), defaultsOf(v.Type())
+	secret := r.secret(fields, v)
 	o := Object{}
 	for _, f := range fields {
 		field := v.Field(f.index)
@@ -101,7 +96,7 @@ func (r *renderer) object(v reflect.Value) Object {
 			continue
 		}
 		r.left--
-		quoted := r.configs && f.name == "ErrorMessage" && sensitive(text(field))
+		quoted := r.configs && f.name == "ErrorMessage" && quotesSecret(text(field))
 		if secret && f.name == "Value" || secretFields[f.name] || quoted {
 			o = append(o, Field{f.name, hidden})
 			continue
