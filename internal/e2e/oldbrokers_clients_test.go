@@ -33,7 +33,11 @@ func (b *oldBed) looks(t *testing.T) {
 	if err != nil || strings.Contains(string(out), "warn") {
 		t.Errorf("preflight: %v\n%s", err, out)
 	}
-	for _, part := range []string{"1 of 1 answer", "the brokers have ZooKeeper", "1 of 1 brokers are fronted and reached", "cluster", b.dst.ID()} {
+	keepers := "the brokers have KRaft"
+	if b.keeper {
+		keepers = "the brokers have ZooKeeper"
+	}
+	for _, part := range []string{"1 of 1 answer", keepers, "1 of 1 brokers are fronted and reached", "cluster", b.dst.ID()} {
 		if !strings.Contains(string(out), part) {
 			t.Errorf("preflight does not say %q:\n%s", part, out)
 		}
@@ -98,7 +102,7 @@ func (b *oldBed) versions(t *testing.T) {
 				t.Errorf("%+v is advertised, the broker has %+v", k, has[k.ApiKey])
 			}
 		}
-		if len(got.ApiKeys) != len(direct.ApiKeys)-hidden || hidden < 4 { // LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown
+		if len(got.ApiKeys) != len(direct.ApiKeys)-hidden || b.keeper && hidden < 4 { // LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown
 			t.Errorf("%d keys of %d are advertised, %d are the brokers' own", len(got.ApiKeys), len(direct.ApiKeys), hidden)
 		}
 		for _, version := range []int16{6, 99} {
@@ -265,7 +269,11 @@ func (b *oldBed) oldTools(t *testing.T) {
 			}
 		}
 	}
-	now, old := "org.apache.kafka.tools.", "kafka."
+	now := "org.apache.kafka.tools."
+	writer, reader, groups := "kafka.tools.ConsoleProducer", "kafka.tools.ConsoleConsumer", "kafka.admin.ConsumerGroupCommand"
+	if b.dst.Version() == testkafka.LastOfThree { // by then they had moved, all but the producer
+		reader, groups = now+"consumer.ConsoleConsumer", now+"consumer.group.ConsumerGroupCommand"
+	}
 	if inLong() {
 		// Brokers before 2.4 have no default for the replication factor that they would tell.
 		tool("", now+"TopicCommand", "", "Created topic consoles", "--bootstrap-server", b.addr, "--create", "--topic", "consoles", "--partitions", "2",
@@ -276,12 +284,12 @@ func (b *oldBed) oldTools(t *testing.T) {
 	}
 	read := []string{"--bootstrap-server", b.addr, "--topic", "consoles", "--from-beginning", "--group", "old", "--max-messages", "1"}
 	tool("", now+"ConsoleProducer", "new\n", "", "--bootstrap-server", b.addr, "--topic", "consoles")
-	tool(b.dst.Version(), old+"tools.ConsoleConsumer", "", "new\n", read...)
+	tool(b.dst.Version(), reader, "", "new\n", read...)
 	if inLong() {
 		read[len(read)-1], read[len(read)-3] = "2", "new"
-		tool(b.dst.Version(), old+"tools.ConsoleProducer", "old\n", "", "--broker-list", b.addr, "--topic", "consoles")
+		tool(b.dst.Version(), writer, "old\n", "", "--broker-list", b.addr, "--topic", "consoles")
 		tool("", now+"consumer.ConsoleConsumer", "", "old\n", read...)
-		tool(b.dst.Version(), old+"admin.ConsumerGroupCommand", "", "consoles", "--bootstrap-server", b.addr, "--describe", "--group", "old")
+		tool(b.dst.Version(), groups, "", "consoles", "--bootstrap-server", b.addr, "--describe", "--group", "old")
 	}
 }
 

@@ -17,22 +17,23 @@ import (
 	"kmirror/internal/testkafka"
 )
 
-// oldBed is a cluster with ZooKeeper whose two brokers can be watched, with a gateway alone in front of it.
+// oldBed is a cluster of a version before 4 whose two brokers can be watched, with a gateway alone in front of it.
 type oldBed struct {
 	gatewayBed
-	trace string // the gateway's
-	own   []int  // processes of kmirror that may come to brokers, serve's not among them
+	keeper bool   // it has ZooKeeper
+	trace  string // the gateway's
+	own    []int  // processes of kmirror that may come to brokers, serve's not among them
 }
 
 // TestOldBrokers has clients of all ages work through a gateway alone, which has no controllers to learn brokers from, in front of
-// brokers of the oldest version that Kafka's clients of today speak to.
+// brokers of the oldest version that Kafka's clients of today speak to; with make long of later ones too, the last with KRaft.
 func TestOldBrokers(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("needs real brokers")
 	}
 	testkafka.EnsureKcat(t)
-	for _, version := range []string{testkafka.OldestWithZooKeeper, testkafka.LatestWithZooKeeper} {
+	for _, version := range []string{testkafka.OldestWithZooKeeper, testkafka.LastOfTwo, testkafka.LaterWithZooKeeper, testkafka.LastOfThree} {
 		t.Run(version, func(t *testing.T) {
 			if version != testkafka.OldestWithZooKeeper {
 				onlyInLong(t)
@@ -43,13 +44,17 @@ func TestOldBrokers(t *testing.T) {
 }
 
 func oldBrokersOn(t *testing.T, version string) {
-	b := &oldBed{gatewayBed: gatewayBed{doors: map[int32]*doorman{}, dialed: map[string]bool{}}}
+	b := &oldBed{keeper: version != testkafka.LastOfThree, gatewayBed: gatewayBed{doors: map[int32]*doorman{}, dialed: map[string]bool{}}}
 	advertised := map[int32]map[string]string{}
 	for id := int32(1); id <= 2; id++ {
 		b.doors[id] = newDoorman(t)
 		advertised[id] = map[string]string{testkafka.ClientListener: b.doors[id].ln.Addr().String()}
 	}
-	b.dst = testkafka.Start(t, testkafka.Options{Name: "old", Version: version, ZooKeeper: true, Brokers: 2, Advertised: advertised})
+	o := testkafka.Options{Name: "old", Version: version, ZooKeeper: b.keeper, Brokers: 2, Advertised: advertised}
+	if !b.keeper {
+		o.Controllers = 1 // both brokers are stopped
+	}
+	b.dst = testkafka.Start(t, o)
 	for id, d := range b.doors {
 		d.leadsTo(b.dst.Node(id).Addr(testkafka.ClientListener))
 	}
@@ -67,7 +72,7 @@ func oldBrokersOn(t *testing.T, version string) {
 		{"message formats", b.formats, false}, {"franz-go", b.works, false}, {"Kafka's tools", b.oldTools, false}, {"trace", b.traced, false},
 		{"brokers restart", b.restarts, true}, {"a broker moves", b.elsewhere, true},
 	} {
-		if step.long && (!inLong() || version != testkafka.OldestWithZooKeeper) {
+		if step.long && !inLong() {
 			continue
 		}
 		if !t.Run(step.name, step.run) {

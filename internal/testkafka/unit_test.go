@@ -299,3 +299,17 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+// Versions before 3.3 have ZooKeeper, from 4 on none has.
+func TestVersionsWithZooKeeper(t *testing.T) {
+	for version, wants := range map[string]struct{ with, without bool }{
+		OldestWithZooKeeper: {true, false}, LastOfTwo: {true, false}, "3.2.3": {true, false}, "3.3.0": {true, true}, LaterWithZooKeeper: {true, true},
+		LastOfThree: {true, true}, "3.10.0": {true, true}, "4.0.0": {false, true}, Latest: {false, true}, "10.0.0": {false, true},
+	} {
+		for keeper, want := range map[bool]bool{true: wants.with, false: wants.without} {
+			if _, err := (Options{Version: version, ZooKeeper: keeper}).withDefaults(); (err == nil) != want {
+				t.Errorf("%s, with ZooKeeper %v: %v", version, keeper, err)
+			}
+		}
+	}
+}

@@ -6,44 +6,54 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Kafka versions with ZooKeeper under test.
+// Kafka versions before 4 under test.
 const (
 	// OldestWithZooKeeper is the oldest version that Kafka 4's clients speak to (KIP-896).
 	OldestWithZooKeeper = "2.1.1"
-	// LatestWithZooKeeper is the newest of those, the last of version 2.
-	LatestWithZooKeeper = "2.8.2"
+	// LastOfTwo is the last of version 2, which has ZooKeeper.
+	LastOfTwo = "2.8.2"
+	// LaterWithZooKeeper is of version 3, with ZooKeeper.
+	LaterWithZooKeeper = "3.6.2"
+	// LastOfThree is the last of version 3, with controllers here.
+	LastOfThree = "3.9.1"
 )
 
 const (
 	// keeperListener is where brokers find ZooKeeper, keeperID the id of its node.
 	keeperListener = "ZOOKEEPER"
 	keeperID       = 201
-	// zooKeeperVersion takes the place of the one that Kafka depends on: those before 3.5.8 find no server on Java 14 and later
+	// zooKeeperVersion takes the place of the one that Kafka 2 depends on: those before 3.5.8 find no server on Java 14 and later
 	// (ZOOKEEPER-3779).
 	zooKeeperVersion = "3.5.10"
 )
 
-// beforeFour reports whether a version of Kafka is one that can have ZooKeeper.
-func beforeFour(version string) bool {
-	major, _, _ := strings.Cut(version, ".")
-	n, err := strconv.Atoi(major)
-	return err == nil && n < 4
+// before reports whether a version of Kafka is one before major.minor.
+func before(version string, major, minor int) bool {
+	var has [2]int
+	n, _ := fmt.Sscanf(version, "%d.%d", &has[0], &has[1])
+	return n == 2 && slices.Compare(has[:], []int{major, minor}) < 0
 }
 
-// oldBundle is Kafka with ZooKeeper. Its logging goes the way that Kafka 4's does.
+// beforeFour reports whether a version of Kafka is one that can have ZooKeeper.
+func beforeFour(version string) bool { return before(version, 4, 0) }
+
+// oldBundle is Kafka before version 4. Its logging goes the way that Kafka 4's does.
 func oldBundle(version string) bundle {
-	return bundle{name: "kafka-" + version, artifacts: []artifact{
-		{"org.apache.kafka", "kafka_2.12", version},
-		{"org.apache.zookeeper", "zookeeper", zooKeeperVersion},
-		{"org.apache.logging.log4j", "log4j-slf4j-impl", log4jVersion},
-		{"org.apache.logging.log4j", "log4j-1.2-api", log4jVersion},
-	}}
+	kafka := []artifact{{"org.apache.kafka", "kafka_2.12", version}, {"org.apache.zookeeper", "zookeeper", zooKeeperVersion}}
+	if !before(version, 3, 0) {
+		kafka = []artifact{{"org.apache.kafka", "kafka_2.13", version}, {"org.apache.kafka", "kafka-tools", version}}
+	}
+	return bundle{name: "kafka-" + version, artifacts: append(kafka,
+		artifact{"org.apache.logging.log4j", "log4j-slf4j-impl", log4jVersion},
+		artifact{"org.apache.logging.log4j", "log4j-1.2-api", log4jVersion},
+	)}
 }
 
 // checkZooKeeper checks the options of a cluster with ZooKeeper, and that others don't need it.
@@ -51,7 +61,7 @@ func (o Options) checkZooKeeper() error {
 	switch {
 	case o.ZooKeeper && (!beforeFour(o.Version) || o.Controllers > 0 || o.Combined > 1 || o.security != nil || len(o.FormatArgs) > 0):
 		return fmt.Errorf("testkafka: cluster %q: with ZooKeeper the version is below 4, and there are no controllers, security or format", o.Name)
-	case !o.ZooKeeper && beforeFour(o.Version):
+	case !o.ZooKeeper && before(o.Version, 3, 3): // the first whose controllers were meant for use
 		return fmt.Errorf("testkafka: cluster %q: version %s is run with ZooKeeper here, set Options.ZooKeeper", o.Name, o.Version)
 	}
 	return nil
