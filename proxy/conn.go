@@ -286,7 +286,7 @@ func (c *conn) replyLarge(b []byte) error {
 	c.unpool()
 	c.lease.shrink(int64(len(b)))
 	back := c.lease.waits(c.cancel)
-	err := c.enqueue(entry{bufs: net.Buffers{b}, size: int64(len(b))})
+	err := c.enqueue(entry{own: &ownReply{net.Buffers{b}, int64(len(b))}})
 	if err == nil {
 		err = c.quiesce()
 	}
@@ -298,11 +298,11 @@ func (c *conn) replyLarge(b []byte) error {
 // replyBuffers queues our own reply. The request has been dealt with: nothing of it may be used any more.
 func (c *conn) replyBuffers(bufs net.Buffers) error {
 	c.doneWith()
-	e := entry{bufs: bufs}
+	own := &ownReply{bufs: bufs}
 	for _, b := range bufs {
-		e.size += int64(len(b))
+		own.size += int64(len(b))
 	}
-	return c.enqueue(e)
+	return c.enqueue(entry{own: own})
 }
 
 // report logs why a connection ended where that is worth a line: never for peers that just left.

@@ -41,7 +41,7 @@ func (c *conn) forwardBy(h protocol.RequestHeader, start time.Time, noReply bool
 		u.noReply.Store(u.sent)
 		return send(u)
 	}
-	e := entry{up: u, corr: h.CorrelationID, seq: u.sent, api: apiName(h.Key), start: start, edit: edit}
+	e := entry{up: u, corr: h.CorrelationID, seq: u.sent, key: h.Key, start: start, edit: edit}
 	u.inFlight.Add(1)
 	if err := c.enqueue(e); err != nil { // before the reply can come
 		return err

@@ -20,19 +20,32 @@ type line struct {
 	ownBytes int64
 }
 
-// entry is one reply that is owed: the next one of an upstream connection, or one of our own.
+// entry is one reply that is owed: the next one of an upstream connection, or one of our own. A client that does not read has a hundred.
 type entry struct {
 	// up: the next reply of this upstream connection, which must carry corr, is passed on.
 	up    *upstream
 	corr  int32
+	key   int16
 	seq   uint64
-	api   string
 	start time.Time
 	// edit passes the reply of up on, changed; nil: as it is.
 	edit replyEdit
-	// bufs is a whole reply of our own, size bytes of it.
+	// own is a whole reply of our own, nil for one of up.
+	own *ownReply
+}
+
+// ownReply is a reply of our own, size bytes in all.
+type ownReply struct {
 	bufs net.Buffers
 	size int64
+}
+
+// held is how many bytes the entry holds.
+func (e *entry) held() int64 {
+	if e.own == nil {
+		return 0
+	}
+	return e.own.size
 }
 
 // replyEdit passes the next reply of an upstream connection on to the client, changed where it has to be. The reply has size bytes, size
@@ -48,7 +61,7 @@ func (c *conn) enqueue(e entry) error {
 		return err
 	}
 	c.owed = append(c.owed, e)
-	c.ownBytes += e.size
+	c.ownBytes += e.held()
 	c.advance()
 	return nil
 }
@@ -100,14 +113,14 @@ func (c *conn) deliver() {
 	}
 	c.mu.Lock()
 	c.busy = false
-	c.ownBytes -= e.size
+	c.ownBytes -= e.held()
 	c.owed = slices.Delete(c.owed, 0, 1)
 }
 
 // pass writes one reply to the client.
 func (c *conn) pass(e *entry) error {
 	if e.up == nil {
-		return c.replyFrame(e.bufs...)
+		return c.replyFrame(e.own.bufs...)
 	}
 	if e.up.ended() {
 		return closeUpstream(e.up.err)
@@ -115,7 +128,7 @@ func (c *conn) pass(e *entry) error {
 	if err := e.up.relayReply(c, e); err != nil {
 		return err
 	}
-	c.s.cfg.Observer.Forwarded(e.api, time.Since(e.start))
+	c.s.cfg.Observer.Forwarded(apiName(e.key), time.Since(e.start))
 	return nil
 }
 
