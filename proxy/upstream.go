@@ -129,7 +129,7 @@ func (s *Server) dial(owner context.Context, t target, secure func() *tls.Config
 		if conf.ServerName == "" {
 			conf.ServerName = t.host
 		}
-		encrypted := tls.Client(nc, conf)
+		encrypted := tls.Client(byRecords(nc), conf)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
 			nc.Close()
 			return nil, fmt.Errorf("broker %d at %s: TLS handshake: %w", t.broker, addr, err)
