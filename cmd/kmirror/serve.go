@@ -66,7 +66,7 @@ read again. See also kmirror preflight; all keys are in docs/operations.md.`,
 			p.reloads, reloads.log, reloads.current, reloads.apply = reloads, log, cfg, p.reload
 			signal.Notify(reloads.signals, syscall.SIGHUP)
 			defer signal.Stop(reloads.signals)
-			tuneMemory(cfg.Limits.Memory)
+			p.garbage.setLimit(cfg.Limits.Memory)
 			stop, err := startProfile(profile)
 			if err != nil {
 				return err
@@ -113,6 +113,7 @@ type process struct {
 	stderr       io.Writer // for a trace
 	logging      *logSettings
 	reloads      *reloader
+	garbage      collector
 	untraced     bool // the trace of the configuration in force could not begin; the reloader's
 }
 
@@ -334,6 +335,7 @@ func (p *process) runFront(front *departure) {
 	front.group.Go(func() error { tellReady(ctx, p.ready, p.log); return nil })
 	front.group.Go(func() error { p.reloads.run(ctx); return nil })
 	front.group.Go(func() error { tellExpiry(ctx, p.certificates, p.log); return nil })
+	front.group.Go(func() error { p.garbage.run(ctx); return nil })
 	front.group.Go(func() error { front.await(p.manager.Retired(), p.broker.Retire, p.log); return nil })
 	if p.judge != nil {
 		front.group.Go(func() error { return p.judge.Run(ctx) })

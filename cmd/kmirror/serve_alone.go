@@ -89,6 +89,7 @@ func (p *process) runAlone(ctx context.Context) error {
 	both.Go(func() error { tellReady(front, p.polled.Ready, p.log); return nil })
 	both.Go(func() error { p.reloads.run(front); return nil })
 	both.Go(func() error { tellExpiry(front, p.certificates, p.log); return nil })
+	both.Go(func() error { p.garbage.run(front); return nil })
 	both.Go(func() error { p.certificatesAsked(front); return nil })
 	both.Go(func() error { return named("gateway", p.gateway.Run(front)) })
 	err := both.Wait()

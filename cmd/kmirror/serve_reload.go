@@ -171,7 +171,7 @@ func (p *process) setLimits(l LimitsConfig) {
 	if p.gateway != nil {
 		p.gateway.SetMaxConnections(l.Connections)
 	}
-	tuneMemory(l.Memory)
+	p.garbage.setLimit(l.Memory)
 	p.log.Info("limits have changed", "source_bytes_per_second", int64(l.SourceBytesPerSecond), "connections", l.Connections,
 		"memory", int64(l.Memory))
 }
