@@ -97,6 +97,7 @@ type conn struct {
 func newConn(s *Server, l Listener, nc net.Conn) *conn {
 	c := &conn{s: s, l: l, nc: nc, br: bufio.NewReader(nc), stopped: make(chan struct{}), others: make(map[int32]*upstream)}
 	c.moved.L = &c.mu
+	c.lease.left = func() bool { return hasLeft(nc) }
 	c.lease.cut = func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) }
 	return c
 }

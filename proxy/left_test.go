@@ -42,6 +42,38 @@ func TestWhoLeftKeepsNoPlace(t *testing.T) {
 	})
 }
 
+// TestWhoLeftWaitsForNoMemory: nor does one whose request waits for memory that another client's has.
+func TestWhoLeftWaitsForNoMemory(t *testing.T) {
+	t.Parallel()
+	memory := scarce()
+	memory.common.patience = time.Hour
+	w := newWorld(t, func(_ *world, cfg *Config) { cfg.Memory = memory })
+	frame := (&client{id: "test"}).frame(1, paddedVersions())
+	var there, gone []*client
+	for range 3 { // two use all of it, the third goes beyond
+		there = append(there, w.dial())
+		there[len(there)-1].write(frame[:len(frame)-1])
+	}
+	holders := func() int {
+		memory.common.mu.Lock()
+		defer memory.common.mu.Unlock()
+		return len(memory.common.holders)
+	}
+	eventually(t, "memory is used up", func() bool { return holders() == len(there) })
+	for range 5 {
+		gone = append(gone, w.dial())
+		gone[len(gone)-1].write(frame)
+	}
+	eventually(t, "all are connected", func() bool { return connected(w.server) == len(there)+len(gone) })
+	for _, c := range gone {
+		c.nc.Close()
+	}
+	eventually(t, "who left does not wait", func() bool { return connected(w.server) == len(there) })
+	if n := holders(); n != len(there) {
+		t.Errorf("%d hold memory", n)
+	}
+}
+
 func connected(s *Server) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -93,6 +93,9 @@ type lease struct {
 	// cut ends the reading of the request, or what it waits for; it must not block. slow is set before. reading: there is something to end.
 	cut           func()
 	slow, reading bool
+	// left, nil for never, reports whether the client is gone. It was asked at the time looked. Both are who waits's.
+	left   func() bool
+	looked time.Time
 }
 
 // grow makes what is held n bytes, waiting as long as there is no room.
@@ -104,7 +107,7 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 		if !slices.Contains(m.waiting, l) {
 			m.waiting = append(m.waiting, l)
 		}
-		if err := m.wait(ctx); err != nil {
+		if err := m.wait(ctx, l); err != nil {
 			m.leave(l)
 			return err
 		}
@@ -131,8 +134,9 @@ func (m *share) fits(l *lease, n int64) bool {
 	return m.first == l || m.used+n-l.held <= m.limit
 }
 
-// wait returns when something was given back, or it is time to sweep. It gives the lock away meanwhile.
-func (m *share) wait(ctx context.Context) error {
+// wait returns when something was given back, or it is time to sweep. It gives the lock away meanwhile. A client that has left is not waited
+// for: hundreds that did would have their turns one after the other, in the way of those that are there.
+func (m *share) wait(ctx context.Context, l *lease) error {
 	freed := m.freed
 	m.mu.Unlock()
 	defer m.mu.Lock()
@@ -143,6 +147,11 @@ func (m *share) wait(ctx context.Context) error {
 		return ctx.Err()
 	case <-freed:
 	case <-timer.C:
+	}
+	if l.left != nil && time.Since(l.looked) >= sweepInterval {
+		if l.looked = time.Now(); l.left() {
+			return context.Canceled
+		}
 	}
 	return nil
 }
