@@ -101,8 +101,11 @@ func (b *stormBed) stream(f *fuzzer) (net.Conn, error) {
 	}
 	d.tls = false
 	nc, err := b.dial(d)
-	if err != nil || f.r.IntN(2) == 0 {
-		return nc, err
+	if err != nil {
+		return nil, err
+	}
+	if f.r.IntN(2) == 0 {
+		return notTLS{nc}, nil
 	}
 	secure := tls.Client(&damaged{Conn: nc, r: rand.New(rand.NewPCG(f.r.Uint64(), 0)), left: f.r.IntN(3000)}, b.conf)
 	nc.SetDeadline(time.Now().Add(20 * time.Second))
@@ -112,6 +115,9 @@ func (b *stormBed) stream(f *fuzzer) (net.Conn, error) {
 	}
 	return secure, nc.SetDeadline(time.Time{})
 }
+
+// notTLS is a connection to a door with TLS on which it is not spoken: what begins with 0x80 is taken for SSL 2, which an alert refuses.
+type notTLS struct{ net.Conn }
 
 // damaged is a connection on which one bit in a hundred bytes is another one once left bytes were sent.
 type damaged struct {
@@ -154,14 +160,17 @@ func (f *fuzzer) stream(nc net.Conn) (replies int, err error) {
 		}
 	})
 	for due := f.sent; ; replies++ {
-		patience := time.Second
+		patience, broken := time.Second, (*protocol.FrameError)(nil)
 		if len(due) == 0 {
 			patience = time.Duration(f.r.IntN(50)) * time.Millisecond
 		}
 		nc.SetReadDeadline(time.Now().Add(patience))
 		frame, err := protocol.ReadFrame(nc, protocol.DefaultMaxFrame, nil)
 		switch {
-		case errors.As(err, new(*protocol.FrameError)):
+		case errors.As(err, &broken):
+			if _, plain := nc.(notTLS); plain && replies == 0 && broken.Kind() == "tls" {
+				return 0, nil
+			}
 			return replies, fmt.Errorf("a broken reply: %w", err)
 		case err != nil:
 			return replies, nil // closed, or a request that waits, such as to join a group
