@@ -164,7 +164,7 @@ func (b *stormBed) slowRead(t *testing.T, d door, n, whole int) {
 	during := b.now(t)
 	t.Logf("before %s; %d connected %s; owed %d MiB and slow %s: %d KiB for each connection, and %d KiB for what it is owed", before, n, connected,
 		n*60, during, (connected.resident-before.resident)>>10/int64(n), (during.resident-connected.resident)>>10/int64(n))
-	// Owed 60 MiB, a connection needs a record of TLS as it came from the broker, one as it goes to the client, and 100 requests in line: 50 KiB.
+	// Owed 60 MiB, a connection needs a record of TLS as it came from the broker, one as it goes to the client, and 100 requests in line: 45 KiB.
 	// Of garbage there may be as much again. Without TLS it is less: what is under way is in the kernel.
 	const each = 128 << 10
 	if grown := during.resident - connected.resident; grown > int64(n)*each+16<<20 && !raceEnabled {
