@@ -27,6 +27,9 @@ type member struct {
 	kick     chan struct{}
 	failures failLog
 
+	// changing is held from a change of the status until others have been told of it: run and the metadata log both change it.
+	changing sync.Mutex
+
 	mu     sync.Mutex
 	status NodeStatus
 }
@@ -56,52 +59,62 @@ func (m *member) fail(err error) {
 }
 
 func (m *member) set(s State, epoch int64, err error) {
-	m.mu.Lock()
-	old := m.status
-	m.status.State, m.status.Epoch, m.status.Err = s, epoch, err
-	m.mu.Unlock()
-	m.tell(old, s, epoch, err)
+	if err == nil {
+		m.failures.ok()
+	}
+	m.change(func(st *NodeStatus) bool {
+		st.State, st.Epoch, st.Err = s, epoch, err
+		return true
+	})
 }
 
 // setBeaten notes how a heartbeat ended, unless the registration that it was for has been given up since.
 func (m *member) setBeaten(s State, epoch int64) {
-	m.mu.Lock()
-	old := m.status
-	if old.Epoch != epoch {
-		m.mu.Unlock()
-		return
-	}
-	m.status.State, m.status.Err = s, nil
-	m.mu.Unlock()
-	m.tell(old, s, epoch, nil)
-}
-
-// tell tells others what has changed.
-func (m *member) tell(old NodeStatus, s State, epoch int64, err error) {
-	if err == nil {
+	if m.change(func(st *NodeStatus) bool {
+		if st.Epoch != epoch {
+			return false
+		}
+		st.State, st.Err = s, nil
+		return true
+	}) {
 		m.failures.ok()
 	}
-	m.b.standing.look(m.b.members)
-	if old.State != s || old.Epoch != epoch {
-		m.log.Info("node state", "state", s, "epoch", epoch)
-		m.b.cfg.Observer.NodeState(m.node.ID, s)
+}
+
+// change has edit write the status, and tells others where it reports that it did. One change follows the other, so that what others have
+// heard last is how the node is.
+func (m *member) change(edit func(*NodeStatus) bool) bool {
+	m.changing.Lock()
+	defer m.changing.Unlock()
+	m.mu.Lock()
+	old := m.status
+	changed := edit(&m.status)
+	st := m.status
+	m.mu.Unlock()
+	if !changed {
+		return false
 	}
+	m.b.standing.look(m.b.members)
+	if old.State != st.State || old.Epoch != st.Epoch {
+		m.log.Info("node state", "state", st.State, "epoch", st.Epoch)
+		m.b.cfg.Observer.NodeState(m.node.ID, st.State)
+	}
+	return true
 }
 
 // lookTaken takes in how the node id is registered, nil for not at all, and gives it up where that is another process, since we were.
 func (m *member) lookTaken(r *kraft.Broker) {
-	m.mu.Lock()
-	taken := r != nil && m.status.Epoch >= 0 && r.Epoch > m.status.Epoch && r.Incarnation != m.incarnation
-	if taken {
-		m.status.State, m.status.Epoch, m.status.Err = StateStarting, -1, m.replaced()
-	}
-	m.mu.Unlock()
-	if !taken {
+	if !m.change(func(st *NodeStatus) bool {
+		if r == nil || st.Epoch < 0 || r.Epoch <= st.Epoch || r.Incarnation == m.incarnation {
+			return false
+		}
+		st.State, st.Epoch, st.Err = StateStarting, -1, m.replaced()
+		return true
+	}) {
 		return
 	}
 	m.b.standing.lose()
 	m.log.Warn("another process has registered the node id while this one was out of reach", "audit", true, "epoch", r.Epoch)
-	m.b.cfg.Observer.NodeState(m.node.ID, StateStarting)
 	m.poke()
 }
 
@@ -245,10 +258,10 @@ func (m *member) beat(ctx context.Context) (evicted bool) {
 	b := backoff{min: 50 * time.Millisecond, max: time.Second}
 	m.awaitOffset(ctx, m.epoch())
 	for ctx.Err() == nil {
-		if m.epoch() < 0 {
+		next, epoch := m.b.cfg.HeartbeatInterval, m.epoch()
+		if epoch < 0 {
 			return false // another process has it
 		}
-		next, epoch := m.b.cfg.HeartbeatInterval, m.epoch()
 		resp, err := m.heartbeat(ctx, false)
 		switch {
 		case errors.Is(err, kerr.StaleBrokerEpoch):

@@ -45,8 +45,8 @@ func (s *standing) lose() {
 }
 
 // Registered reports whether this process is a member of the destination: all its node ids have been registered by itself, not all are
-// lost again, and no other process has one of them. A process with the node ids of another one that lives is none, and neither is one that has reached no controller yet. A
-// member stays one while no controller answers.
+// lost again, and no other process has one of them. A process with the node ids of another one that lives is none, and neither is one that
+// has reached no controller yet. A member stays one while no controller answers.
 func (b *Broker) Registered() bool {
 	b.standing.mu.Lock()
 	defer b.standing.mu.Unlock()

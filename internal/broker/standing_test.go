@@ -3,6 +3,9 @@ package broker
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -158,4 +161,47 @@ func TestOnlyMembersMoveStrays(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// watched hears of node states, and may act before it takes one in.
+type watched struct {
+	noObserver
+	before func(State)
+	mu     sync.Mutex
+	heard  []State
+}
+
+func (w *watched) NodeState(_ int32, s State) {
+	w.before(s)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = append(w.heard, s)
+}
+
+// A node id that is lost just as its heartbeat is answered: what others hear last is that it is lost, or a metric would show it registered.
+func TestWhatIsHeardLastOfANodeHolds(t *testing.T) {
+	b := &Broker{log: slog.New(slog.DiscardHandler)}
+	m := newMember(b, Node{ID: 9001})
+	var taken sync.WaitGroup
+	w := &watched{before: func(s State) {
+		if s != StateActive {
+			return
+		}
+		lost := make(chan struct{})
+		taken.Go(func() {
+			defer close(lost)
+			m.lookTaken(&kraft.Broker{Epoch: 2, Incarnation: protocol.UUID{1}})
+		})
+		select {
+		case <-lost:
+		case <-time.After(100 * time.Millisecond): // it waits for its turn
+		}
+	}}
+	b.cfg.Observer, b.members = w, []*member{m}
+	m.set(StateRegistered, 1, nil)
+	m.setBeaten(StateActive, 1)
+	taken.Wait()
+	if want := []State{StateRegistered, StateActive, StateStarting}; !slices.Equal(w.heard, want) || m.epoch() != -1 || b.Registered() {
+		t.Errorf("heard %v, want %v; epoch %d, registered %v", w.heard, want, m.epoch(), b.Registered())
+	}
 }
