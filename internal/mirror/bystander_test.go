@@ -50,6 +50,9 @@ func TestWhoIsReplacedForgetsWhatItRan(t *testing.T) {
 	ran := maps.Clone(m.parts)
 	registered = true
 	rounds(t, m, 1)
+	if len(m.parts) != len(ran) {
+		t.Errorf("%d partitions are run, want %d", len(m.parts), len(ran))
+	}
 	for id, p := range m.parts {
 		if ran[id] == p {
 			t.Errorf("%v is run as it was remembered", id)

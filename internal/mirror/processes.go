@@ -215,18 +215,14 @@ func (m *Manager) standby(id protocol.PartitionID) (int32, bool) {
 	return 0, false
 }
 
-// standBy takes all partitions from the data path, which would read their source for nobody; they go on being described as they were.
-// Called with m.mu held, which it gives back.
-func (m *Manager) standBy() {
-	var ids []protocol.PartitionID
+// standBy takes all partitions from the data path, which would read their source for nobody, and returns those that it had; they go on being
+// described as they were. Called with m.mu held.
+func (m *Manager) standBy() (ids []protocol.PartitionID) {
 	for id, p := range m.parts {
 		if p.assigned {
 			p.assigned = false
 			ids = append(ids, id)
 		}
 	}
-	m.mu.Unlock()
-	if len(ids) > 0 {
-		m.cfg.Data.Unassign(ids...)
-	}
+	return ids
 }

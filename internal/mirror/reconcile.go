@@ -65,10 +65,27 @@ func (m *Manager) reconcile(ctx context.Context) {
 		stand.mirrors[t.TopicID] = t.Mirror
 	}
 	m.standing.Store(stand)
+	gone, bystander := m.lookTopics(r, topics)
+	if gone = append(gone, r.unassign...); len(gone) > 0 {
+		m.cfg.Data.Unassign(gone...)
+	}
+	if bystander || !m.persist(ctx, r) {
+		return
+	}
+	if len(r.assign) > 0 {
+		m.cfg.Data.Assign(r.assign...)
+	}
+	m.act(ctx, r)
+}
+
+// lookTopics looks at each topic, and returns the partitions that the data path has to give up. A bystander is no member of the
+// destination: it only describes.
+func (m *Manager) lookTopics(r *round, topics []coordinator.Topic) (gone []protocol.PartitionID, bystander bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	seen, writable := map[protocol.PartitionID]bool{}, map[protocol.UUID]bool{}
 	// The image shows node ids that lead by their numbers: whose they are, the controller says.
-	bystander := m.cfg.Registered != nil && !m.cfg.Registered()
+	bystander = m.cfg.Registered != nil && !m.cfg.Registered()
 	if m.stoodBy && !bystander {
 		clear(m.parts) // others have led meanwhile, by the same ids even: what they have stored holds
 	}
@@ -83,10 +100,8 @@ func (m *Manager) reconcile(ctx context.Context) {
 	}
 	m.writable.Store(&writable)
 	if bystander {
-		m.standBy()
-		return
+		return m.standBy(), true
 	}
-	var gone []protocol.PartitionID
 	for id := range m.parts {
 		if !seen[id] {
 			gone = append(gone, id)
@@ -94,18 +109,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 		}
 	}
 	m.strays(r)
-	m.mu.Unlock()
-
-	if gone = append(gone, r.unassign...); len(gone) > 0 {
-		m.cfg.Data.Unassign(gone...)
-	}
-	if !m.persist(ctx, r) {
-		return
-	}
-	if len(r.assign) > 0 {
-		m.cfg.Data.Assign(r.assign...)
-	}
-	m.act(ctx, r)
+	return gone, false
 }
 
 // act starts the tasks that the round asks for.
