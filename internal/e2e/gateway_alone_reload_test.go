@@ -34,23 +34,16 @@ func TestGatewayAloneReloads(t *testing.T) {
 		}
 	}
 	works("as it was started")
-	good, at := mustRead(t, s.config), 0
-	// reads has the file read at once, and waits for what the log says of that.
+	good := mustRead(t, s.config)
 	reads := func(yaml, want string) {
 		t.Helper()
-		if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		reread(t, s, &at, want)
+		reread(t, s, func() error { return os.WriteFile(s.config, []byte(yaml), 0o600) }, want)
 		works(want)
 	}
 
 	reads(good[:len(good)/2], "the one before it stays in force")
 	reads("node_ids: [9001, 9002]\n"+good, "node_ids: has no meaning for a gateway alone")
-	if err := os.Remove(s.config); err != nil {
-		t.Fatal(err)
-	}
-	reread(t, s, &at, "no such file")
+	reread(t, s, func() error { return os.Remove(s.config) }, "no such file")
 	works("without a file")
 	reads(strings.Replace(good, "http: ", "http: 127.0.0.1:1 # ", 1), "keys=http")
 	// Whole, and of a process that joins the destination.
@@ -82,15 +75,18 @@ func TestGatewayAloneReloads(t *testing.T) {
 	}
 }
 
-// reread sends SIGHUP and waits until the log has a text after what it had before; at is how far that was looked at.
-func reread(t *testing.T, s *shim, at *int, want string) {
+// reread changes the file, sends SIGHUP and waits until the log says so: of the change itself where kmirror has found it before the signal.
+func reread(t *testing.T, s *shim, change func() error, want string) {
 	t.Helper()
-	*at = len(mustRead(t, s.log))
+	at := len(mustRead(t, s.log))
+	if err := change(); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 20*time.Second, want, func() error {
-		if text := mustRead(t, s.log)[*at:]; !strings.Contains(text, want) {
+		if text := mustRead(t, s.log)[at:]; !strings.Contains(text, want) {
 			return fmt.Errorf("%s", text)
 		}
 		return nil
