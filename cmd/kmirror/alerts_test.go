@@ -29,8 +29,9 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	d := yaml.NewDecoder(bytes.NewReader(rules[1]))
-	if d.KnownFields(true); d.Decode(&parsed) != nil || len(parsed.Groups) != 2 {
-		t.Fatalf("the rules are not YAML: %v, %d groups", yaml.Unmarshal(rules[1], &parsed), len(parsed.Groups))
+	d.KnownFields(true)
+	if err := d.Decode(&parsed); err != nil || len(parsed.Groups) != 2 {
+		t.Fatalf("the rules can't be read: %v, %d groups", err, len(parsed.Groups))
 	}
 	for _, g := range parsed.Groups {
 		for _, r := range g.Rules {

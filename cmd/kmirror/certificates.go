@@ -22,24 +22,24 @@ import (
 // expiryInterval is how often a process that runs looks for certificates that end soon.
 const expiryInterval = 24 * time.Hour
 
-// shown is a certificate that kmirror shows to others: where, and the end of what a new connection is shown.
-type shown struct {
+// shownCertificate is one that kmirror shows to others: where, and the end of what a new connection is shown.
+type shownCertificate struct {
 	where string
 	end   func() (time.Time, bool)
 }
 
 // certificates are all that the configuration names. They follow their files as connections do.
-func (c *Config) certificates() ([]shown, error) {
-	served, err := c.served()
+func (c *Config) certificates() ([]shownCertificate, error) {
+	served, err := c.serverCertificates()
 	if err != nil {
 		return nil, err
 	}
-	legs, err := c.presented()
+	legs, err := c.clientCertificates()
 	return append(served, legs...), err
 }
 
-// served are the certificates of the process's own listeners.
-func (c *Config) served() (all []shown, err error) {
+// serverCertificates are those of the process's own listeners.
+func (c *Config) serverCertificates() (all []shownCertificate, err error) {
 	add := func(where string, files *TLSFiles) {
 		if files == nil || err != nil {
 			return
@@ -49,7 +49,7 @@ func (c *Config) served() (all []shown, err error) {
 			err = fmt.Errorf("%s: %w", where, err)
 			return
 		}
-		all = append(all, shown{where, func() (time.Time, bool) {
+		all = append(all, shownCertificate{where, func() (time.Time, bool) {
 			cert, err := conf.GetCertificate(nil)
 			if err != nil {
 				return time.Time{}, false
@@ -67,8 +67,8 @@ func (c *Config) served() (all []shown, err error) {
 	return all, err
 }
 
-// presented are the certificates of connections to the destination.
-func (c *Config) presented() (all []shown, err error) {
+// clientCertificates are those that connections to the destination show.
+func (c *Config) clientCertificates() (all []shownCertificate, err error) {
 	for _, leg := range []struct {
 		key   string
 		props map[string]string
@@ -82,8 +82,8 @@ func (c *Config) presented() (all []shown, err error) {
 	return all, nil
 }
 
-// presented is the certificate that connections by client properties show, if they have one.
-func presented(where string, props map[string]string) ([]shown, error) {
+// presented is the one that connections by client properties show, if they have one.
+func presented(where string, props map[string]string) ([]shownCertificate, error) {
 	secure, err := clientconf.ClientTLS(props, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
@@ -91,7 +91,7 @@ func presented(where string, props map[string]string) ([]shown, error) {
 	if secure == nil || len(secure().Certificates) == 0 {
 		return nil, nil
 	}
-	return []shown{{where, func() (time.Time, bool) {
+	return []shownCertificate{{where, func() (time.Time, bool) {
 		certs := secure().Certificates
 		if len(certs) == 0 {
 			return time.Time{}, false
@@ -127,7 +127,7 @@ func expiryNote(what string, end, now time.Time) string {
 }
 
 // expiryNotes are those of certificates.
-func expiryNotes(all []shown, now time.Time) (notes []string) {
+func expiryNotes(all []shownCertificate, now time.Time) (notes []string) {
 	for _, s := range all {
 		if end, ok := s.end(); ok {
 			if note := expiryNote(s.where, end, now); note != "" {
@@ -139,7 +139,7 @@ func expiryNotes(all []shown, now time.Time) (notes []string) {
 }
 
 // tellExpiry says once a day which certificates want to be replaced; the start has said it of those that the configuration names.
-func tellExpiry(ctx context.Context, all func() []shown, log *slog.Logger) {
+func tellExpiry(ctx context.Context, all func() []shownCertificate, log *slog.Logger) {
 	for wait.For(ctx, expiryInterval) {
 		for _, note := range expiryNotes(all(), time.Now()) {
 			log.Warn(note)
@@ -151,7 +151,7 @@ func tellExpiry(ctx context.Context, all func() []shown, log *slog.Logger) {
 func (c *Config) lookedCertificates(mirror map[string]string) (list []preflight.Certificate, err error) {
 	all, err := c.certificates()
 	if err == nil && mirror != nil {
-		var own []shown
+		var own []shownCertificate
 		own, err = presented("mirror-config", mirror)
 		all = append(all, own...)
 	}
@@ -173,11 +173,11 @@ type mirrorCertificates struct {
 
 type mirrorCertificate struct {
 	props map[string]string
-	shown []shown
+	made  []shownCertificate
 }
 
 // list returns those of now. What can't be read is left out: describe says what is wrong with such a mirror.
-func (m *mirrorCertificates) list() (all []shown) {
+func (m *mirrorCertificates) list() (all []shownCertificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	next := map[string]mirrorCertificate{}
@@ -191,7 +191,7 @@ func (m *mirrorCertificates) list() (all []shown) {
 			c = mirrorCertificate{maps.Clone(d.Config), own}
 		}
 		next[d.Name] = c
-		all = append(all, c.shown...)
+		all = append(all, c.made...)
 	}
 	m.kept = next
 	return all
@@ -199,11 +199,11 @@ func (m *mirrorCertificates) list() (all []shown) {
 
 // certificateCollector reads the ends of certificates when it is scraped.
 type certificateCollector struct {
-	list func() []shown
+	list func() []shownCertificate
 	desc *prometheus.Desc
 }
 
-func newCertificateCollector(list func() []shown) *certificateCollector {
+func newCertificateCollector(list func() []shownCertificate) *certificateCollector {
 	return &certificateCollector{list, prometheus.NewDesc("kmirror_certificate_expiry_timestamp_seconds",
 		"Unix time of the end of a certificate that kmirror shows.", []string{"where"}, nil)}
 }
@@ -230,10 +230,10 @@ func (p *process) certificatesSide() error {
 	if err != nil {
 		return usageError(err.Error(), "correct the configuration")
 	}
-	p.certificates = func() []shown { return own }
+	p.certificates = func() []shownCertificate { return own }
 	if p.store != nil {
 		mirrors := &mirrorCertificates{mirrors: p.store.Mirrors}
-		p.certificates = func() []shown { return slices.Concat(own, mirrors.list()) }
+		p.certificates = func() []shownCertificate { return slices.Concat(own, mirrors.list()) }
 	}
 	p.metrics.registry.MustRegister(newCertificateCollector(p.certificates))
 	return nil

@@ -39,7 +39,8 @@ func certified(t *testing.T, path string, end time.Time) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestCertificateMetric(t *testing.T) {
 		{Name: "plain", Config: map[string]string{"bootstrap.servers": "a:1"}}}
 	kept := &mirrorCertificates{mirrors: func() []coordinator.Mirror { return mirrors }}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newCertificateCollector(func() []shown { return append(own[:len(own):len(own)], kept.list()...) }))
+	registry.MustRegister(newCertificateCollector(func() []shownCertificate { return append(own[:len(own):len(own)], kept.list()...) }))
 	wants := func(days map[string]int) {
 		t.Helper()
 		got := scrape(t, registry)
@@ -86,7 +87,8 @@ func TestCertificateMetric(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 	}
-	days := map[string]int{"listener A": 10, "gateway A": 20, "admin": 40, "destination.client": 50, "destination.replication_client": 60, "mirror m": 70}
+	days := map[string]int{"listener A": 10, "gateway A": 20, "admin": 40, "destination.client": 50, "destination.replication_client": 60,
+		"mirror m": 70}
 	wants(days)
 	certified(t, file["mirror"], in(700))
 	certified(t, file["client"], in(500))
@@ -99,7 +101,8 @@ func TestCertificateMetric(t *testing.T) {
 	delete(days, "mirror m")
 	wants(days)
 
-	if _, err := (&Config{Destination: DestinationConfig{Client: keystore("none")}}).certificates(); err == nil || !strings.Contains(err.Error(), "destination.client") {
+	broken := &Config{Destination: DestinationConfig{Client: keystore("none")}}
+	if _, err := broken.certificates(); err == nil || !strings.Contains(err.Error(), "destination.client") {
 		t.Error(err)
 	}
 }
@@ -109,13 +112,13 @@ func TestExpiryIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		at := func(end time.Time) func() (time.Time, bool) { return func() (time.Time, bool) { return end, true } }
-		all := []shown{{"a", at(start.AddDate(0, 0, 16).Add(time.Hour))}, {"b", func() (time.Time, bool) { return time.Time{}, false }}}
+		all := []shownCertificate{{"a", at(start.AddDate(0, 0, 16).Add(time.Hour))}, {"b", func() (time.Time, bool) { return time.Time{}, false }}}
 		var log lockbuf.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			tellExpiry(ctx, func() []shown { return all }, slog.New(slog.NewTextHandler(&log, nil)))
+			tellExpiry(ctx, func() []shownCertificate { return all }, slog.New(slog.NewTextHandler(&log, nil)))
 		}()
 		for day := range 18 {
 			time.Sleep(24*time.Hour + time.Second)

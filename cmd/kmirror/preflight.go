@@ -97,7 +97,8 @@ func (c *cli) preflightAlone(ctx context.Context, cfg *Config, f preflightFlags)
 		return err
 	}
 	look := preflight.Gateway{ClusterID: cfg.ClusterID, Opts: l.bootstrap, Listener: cfg.looked()[0], KafkaVersion: f.kafkaVersion,
-		Fronts: func(id int32) bool { return cfg.Gateway[0].fronts(id) }, SecurityProtocol: securityProtocols[cfg.Destination.protocol()], Understood: proxy.Understood}
+		Fronts:           func(id int32) bool { return cfg.Gateway[0].fronts(id) },
+		SecurityProtocol: securityProtocols[cfg.Destination.protocol()], Understood: proxy.Understood}
 	if look.UpstreamTLS, err = cfg.upstreamTLS(quiet); err != nil {
 		return err
 	}

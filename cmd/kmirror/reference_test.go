@@ -46,7 +46,7 @@ func metricLabels() map[string][]string {
 	m := newMetrics("v", true)
 	m.watch(func() []admin.PartitionInfo { return nil }, func() map[string]time.Time { return nil })
 	m.registry.MustRegister(newSyncCollector(func(context.Context, []string) ([]admin.SyncInfo, error) { return nil, nil }))
-	m.registry.MustRegister(newCertificateCollector(func() []shown { return nil }))
+	m.registry.MustRegister(newCertificateCollector(func() []shownCertificate { return nil }))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		m.registry.Describe(descriptions)

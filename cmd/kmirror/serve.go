@@ -108,7 +108,7 @@ type process struct {
 	http     *httpServer // nil where the configuration has none
 	metrics  *metrics
 	// certificates are those that are shown to others now.
-	certificates func() []shown
+	certificates func() []shownCertificate
 	tap          *tap.Tap
 	stderr       io.Writer // for a trace
 	logging      *logSettings

@@ -95,7 +95,7 @@ func openSockets(cfg *Config, log *slog.Logger) (s *sockets, err error) {
 	if s.adminTLS, s.peerTLS, err = adminTLS(cfg, log); err != nil {
 		return s, err
 	}
-	legs, err := cfg.presented()
+	legs, err := cfg.clientCertificates()
 	if err != nil {
 		return s, usageError(err.Error(), "correct the configuration")
 	}

@@ -272,7 +272,8 @@ func (b *rotationBed) ends(t *testing.T) map[string]float64 {
 		t.Fatal(err)
 	}
 	ends := map[string]float64{}
-	for _, m := range regexp.MustCompile(`(?m)^kmirror_certificate_expiry_timestamp_seconds\{where="(.*)"\} (.*)$`).FindAllStringSubmatch(string(page), -1) {
+	sample := regexp.MustCompile(`(?m)^kmirror_certificate_expiry_timestamp_seconds\{where="(.*)"\} (.*)$`)
+	for _, m := range sample.FindAllStringSubmatch(string(page), -1) {
 		if ends[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
 			t.Fatal(err)
 		}

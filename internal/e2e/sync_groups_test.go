@@ -115,15 +115,15 @@ func (k groupKind) arrives(t *testing.T, src, dst *testkafka.Cluster, topic stri
 	return want
 }
 
-// eachGroup is how many records each partition has.
-const eachGroup = 1000
+// recordsEach is how many records each partition has.
+const recordsEach = 1000
 
 // TestGroupsMove: applications of every kind of group are moved in the middle of their work, by a promote and by a failover from a dead
 // source, and go on where they had said that they were: nothing is lost, and nothing that was committed comes again.
 func TestGroupsMove(t *testing.T) {
 	t.Parallel()
 	src, dst := securePair(t, nil)
-	const topic, partitions, each = "orders", 2, eachGroup
+	const topic, partitions, each = "orders", 2, recordsEach
 	for _, name := range []string{topic, "payments"} {
 		createTopic(t, src, name, partitions, nil)
 		produce(t, client(t, src), name, partitions, each, 50)
@@ -193,7 +193,7 @@ func (k groupKind) worksAlone(t *testing.T, src, dst *testkafka.Cluster, topic s
 	t.Helper()
 	for range 3 {
 		before, there := k.at(t, src, topic), k.at(t, dst, topic)
-		k.work(t, src, topic, eachGroup/10)
+		k.work(t, src, topic, recordsEach/10)
 		if maps.Equal(before, k.at(t, src, topic)) {
 			t.Fatalf("%s has not worked: %v", k.name, before)
 		}
@@ -220,7 +220,7 @@ func goesOn(t *testing.T, src, dst *testkafka.Cluster, topic string) {
 // rest has work take all records from offsets on, of the thousand in each partition.
 func rest(from map[int32]kadm.Offset) (n int) {
 	for _, o := range from {
-		n -= int(max(0, eachGroup-o.At))
+		n -= int(max(0, recordsEach-o.At))
 	}
 	return n
 }
@@ -239,7 +239,7 @@ func first(t *testing.T, k groupKind, given map[int32][]int64, from map[int32]ka
 		if least != o.At && o.At < ends[tp{topic, p}] {
 			t.Errorf("%s partition %d: goes on at %d, was at %d", k.name, p, least, o.At)
 		}
-		for off := o.At; off < eachGroup; off++ { // later ones are the markers of the stop
+		for off := o.At; off < recordsEach; off++ { // later ones are the markers of the stop
 			if seen[off] != 1 {
 				t.Errorf("%s partition %d: record %d came %d times", k.name, p, off, seen[off])
 				break

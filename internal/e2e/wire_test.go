@@ -171,12 +171,12 @@ func hasSocket(pid int, inode string) bool {
 // kernel shows while others come and go. Those of Java are in another table, and found by nobody.
 func inodeOf(local, remote string) (inode string) {
 	for i := 0; i < 5 && inode == ""; i++ {
-		inode = lookUp(local, remote)
+		inode = listedInode(local, remote)
 	}
 	return inode
 }
 
-func lookUp(local, remote string) string {
+func listedInode(local, remote string) string {
 	hex := func(addr string) string {
 		var port int
 		fmt.Sscanf(addr, "127.0.0.1:%d", &port)

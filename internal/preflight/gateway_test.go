@@ -58,8 +58,8 @@ func TestWithheld(t *testing.T) {
 		want   string
 	}{
 		{"what is known", everything(0), ""},
-		{"one version more of all", everything(1), "Produce 14, Fetch 19, Metadata 14, FindCoordinator 7, SaslHandshake 2, ApiVersions 6, SaslAuthenticate 3, " +
-			"DescribeQuorum 3, DescribeCluster 3, ShareFetch 3, ShareAcknowledge 3"},
+		{"one version more of all", everything(1), "Produce 14, Fetch 19, Metadata 14, FindCoordinator 7, SaslHandshake 2, ApiVersions 6, " +
+			"SaslAuthenticate 3, DescribeQuorum 3, DescribeCluster 3, ShareFetch 3, ShareAcknowledge 3"},
 		{"ListOffsets is passed", one(2, 1, 99), ""},
 		{"brokers' own", one(56, 2, 99), ""},
 		{"only newer versions", one(3, 50, 99), "Metadata 99"},
@@ -79,8 +79,10 @@ func TestExpiry(t *testing.T) {
 		want string
 	}{
 		{"none", nil, ""},
-		{"good", []Certificate{{"admin", now.Add(ExpiresSoon)}, {"listener A", now.AddDate(1, 0, 0)}}, "ok certificates: 2 of 2 are valid for two weeks and more"},
-		{"soon", []Certificate{{"admin", now.Add(ExpiresSoon - time.Second)}}, "warn certificates: that of admin is valid until 2026-01-14T23:59:59Z only"},
+		{"good", []Certificate{{"admin", now.Add(ExpiresSoon)}, {"listener A", now.AddDate(1, 0, 0)}},
+			"ok certificates: 2 of 2 are valid for two weeks and more"},
+		{"soon", []Certificate{{"admin", now.Add(ExpiresSoon - time.Second)}},
+			"warn certificates: that of admin is valid until 2026-01-14T23:59:59Z only"},
 		{"expired", []Certificate{{"admin", now}, {"listener A", now.AddDate(1, 0, 0)}},
 			"FAIL certificates: that of admin has expired, it was valid until 2026-01-01T00:00:00Z\nok certificates: 1 of 2 are valid for two weeks and more"},
 	} {
