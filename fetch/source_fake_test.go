@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/fakepeer"
 	"kmirror/protocol"
 	"kmirror/records"
 )
@@ -129,43 +130,27 @@ func (s *fakeSource) accept(node int32, l net.Listener) {
 
 func (s *fakeSource) serve(node int32, c net.Conn) {
 	defer func() {
-		c.Close()
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
 	}()
-	for {
-		frame, err := protocol.ReadFrame(c, protocol.DefaultMaxFrame, nil)
-		if err != nil {
-			return
-		}
-		h, body, err := protocol.ParseRequestHeader(frame)
-		if err != nil {
-			return
-		}
-		req, err := protocol.DecodeRequest(h, body)
-		if err != nil {
-			return
-		}
-		var resp kmsg.Response
+	err := fakepeer.Serve(c, func(req kmsg.Request) kmsg.Response {
 		switch q := req.(type) {
 		case *kmsg.ApiVersionsRequest:
-			resp = s.apiVersions(q)
+			return s.apiVersions(q)
 		case *kmsg.MetadataRequest:
-			resp = s.metadata(q)
+			return s.metadata(q)
 		case *kmsg.ListOffsetsRequest:
-			resp = s.listOffsets(node, q)
+			return s.listOffsets(node, q)
 		case *kmsg.OffsetForLeaderEpochRequest:
-			resp = s.epochs(q)
+			return s.epochs(q)
 		case *kmsg.FetchRequest:
-			resp = s.fetch(node, q)
+			return s.fetch(node, q)
 		}
-		if resp == nil {
-			return
-		}
-		if _, err := c.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {
-			return
-		}
+		return nil
+	})
+	if err != nil {
+		s.t.Error(err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kbin"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/fakepeer"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
@@ -66,34 +67,11 @@ func (q *fakeQuorum) accept(l net.Listener, node int, wg *sync.WaitGroup) {
 		if err != nil {
 			return
 		}
-		wg.Go(func() { q.serve(c, node) })
-	}
-}
-
-func (q *fakeQuorum) serve(c net.Conn, node int) {
-	defer c.Close()
-	for {
-		frame, err := protocol.ReadFrame(c, 1<<20, nil)
-		if err != nil {
-			return
-		}
-		h, body, err := protocol.ParseRequestHeader(frame)
-		if err != nil {
-			return
-		}
-		req, err := protocol.DecodeRequest(h, body)
-		if err != nil {
-			q.t.Error(err)
-			return
-		}
-		resp := q.answer(node, req)
-		if resp == nil {
-			return // hook hangs up
-		}
-		resp.SetVersion(h.Version)
-		if _, err := c.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {
-			return
-		}
+		wg.Go(func() {
+			if err := fakepeer.Serve(c, func(req kmsg.Request) kmsg.Response { return q.answer(node, req) }); err != nil {
+				q.t.Error(err)
+			}
+		})
 	}
 }
 

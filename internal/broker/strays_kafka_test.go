@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/fakepeer"
 	"kmirror/internal/testkafka"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -59,27 +60,12 @@ func (s *strayService) listen(t *testing.T, cfg Config) {
 }
 
 func (s *strayService) serve(c net.Conn, node int32) {
-	defer c.Close()
-	for {
-		frame, err := protocol.ReadFrame(c, 1<<20, nil)
-		if err != nil {
-			return
+	_ = fakepeer.Serve(c, func(req kmsg.Request) kmsg.Response { // brokers and controllers may ask what nobody answers here
+		if f, ok := req.(*kmsg.FetchRequest); ok {
+			return s.fetch(f, node)
 		}
-		h, body, err := protocol.ParseRequestHeader(frame)
-		if err != nil {
-			return
-		}
-		req, err := protocol.DecodeRequest(h, body)
-		f, ok := req.(*kmsg.FetchRequest)
-		if err != nil || !ok {
-			return
-		}
-		resp := s.fetch(f, node)
-		resp.Version = h.Version
-		if _, err := c.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {
-			return
-		}
-	}
+		return nil
+	})
 }
 
 func (s *strayService) fetch(f *kmsg.FetchRequest, node int32) *kmsg.FetchResponse {

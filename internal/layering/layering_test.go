@@ -24,6 +24,7 @@ var rules = map[string][]string{
 	"internal/quiet":     nil, // a logger
 	"internal/wait":      nil, // a timer
 	"internal/lockbuf":   nil, // a buffer
+	"internal/fakepeer":  {"protocol"},
 	"proxy":              {"fetch", "records", "protocol", "internal/replica", "internal/quiet"},
 	"internal":           {"protocol", "records", "statemachine", "internal"},
 	"internal/trace":     {"protocol", "records", "internal/trace", "internal/quiet", "internal/wait"},
@@ -37,6 +38,7 @@ var rules = map[string][]string{
 var testOnly = map[string][]string{
 	"internal/testkafka":       {"cmd", "bench", "internal/e2e"},
 	"internal/lockbuf":         nil,
+	"internal/fakepeer":        nil,
 	"internal/kipclient":       {"internal/e2e"},
 	"internal/trace/tracetest": nil,
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"kmirror/internal/fakepeer"
 	"kmirror/protocol"
 	"kmirror/records"
 )
@@ -40,6 +41,7 @@ type peer struct {
 
 func newPeers(t *testing.T, policy string, logs map[int32][]records.Batch) *peers {
 	p := &peers{t: t, topic: "orders", id: protocol.UUID{1, byte(len(logs))}, policy: policy, brokers: map[int32]*peer{}, leader: 1}
+	t.Cleanup(p.wg.Wait)
 	for id, log := range logs {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -78,29 +80,15 @@ func (p *peers) accept(l net.Listener, b *peer) {
 			return
 		}
 		p.wg.Go(func() {
-			defer conn.Close()
-			for {
-				frame, err := protocol.ReadFrame(conn, 1<<20, nil)
-				if err != nil {
-					return
-				}
-				h, body, err := protocol.ParseRequestHeader(frame)
-				if err != nil {
-					return
-				}
-				req, err := protocol.DecodeRequest(h, body)
-				if err != nil {
-					return
-				}
+			err := fakepeer.Serve(conn, func(req kmsg.Request) kmsg.Response {
 				p.mu.Lock()
 				slow := b.slow
 				p.mu.Unlock()
 				time.Sleep(slow)
-				resp := p.answer(b, req)
-				resp.SetVersion(h.Version)
-				if _, err := conn.Write(protocol.AppendResponse(nil, h.CorrelationID, resp)); err != nil {
-					return
-				}
+				return p.answer(b, req)
+			})
+			if err != nil {
+				p.t.Error(err)
 			}
 		})
 	}
