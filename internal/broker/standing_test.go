@@ -17,97 +17,104 @@ import (
 	"kmirror/protocol/kraft"
 )
 
-// A process is a member once all its ids are its own, stays one while controllers are silent, and is none when another took one of them:
-// one that was stopped for a while (SIGSTOP) must not take for its own what the other leads by that id.
-func TestStanding(t *testing.T) {
-	q := newFakeQuorum(t, 1)
-	var held, silent atomic.Bool // somebody else holds 9002; no heartbeat is answered
-	held.Store(true)
-	var refused atomic.Int32
-	q.hook = func(_ int, req kmsg.Request) kmsg.Response {
+// contested is a process with two node ids, of which another process may hold 9002.
+type contested struct {
+	t            *testing.T
+	q            *fakeQuorum
+	b            *Broker
+	held, silent atomic.Bool // silent: no heartbeat is answered
+	refused      atomic.Int32
+}
+
+func newContested(t *testing.T) *contested {
+	c := &contested{t: t, q: newFakeQuorum(t, 1)}
+	c.held.Store(true)
+	c.q.hook = func(_ int, req kmsg.Request) kmsg.Response {
 		switch r := req.(type) {
 		case *kmsg.BrokerRegistrationRequest:
-			if held.Load() && r.BrokerID == 9002 {
-				refused.Add(1)
+			if c.held.Load() && r.BrokerID == 9002 {
+				c.refused.Add(1)
 				resp := kmsg.NewPtrBrokerRegistrationResponse()
 				resp.ErrorCode = kerr.DuplicateBrokerRegistration.Code
 				return resp
 			}
 		case *kmsg.BrokerHeartbeatRequest:
-			if silent.Load() {
-				refused.Add(1)
+			if c.silent.Load() {
+				c.refused.Add(1)
 				return hangUp{}
 			}
 		}
 		return nil
 	}
-	b, _ := startFake(t, fakeConfig(q, 9001, 9002))
-	asked := func() {
-		t.Helper()
-		from := refused.Load()
-		eventually(t, 30*time.Second, "asked twice", func() error {
-			if refused.Load() < from+2 {
-				return errors.New("not yet")
-			}
-			return nil
-		})
-	}
-	is := func(want bool) {
-		t.Helper()
-		eventually(t, 30*time.Second, "standing", func() error {
-			if b.Registered() != want {
-				return errors.New("not yet")
-			}
-			return nil
-		})
-	}
-	eventually(t, 30*time.Second, "9001 is registered", func() error {
-		if b.Nodes()[0].Epoch < 0 {
+	c.b, _ = startFake(t, fakeConfig(c.q, 9001, 9002))
+	return c
+}
+
+// until waits for a condition.
+func (c *contested) until(what string, holds func() bool) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, what, func() error {
+		if !holds() {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	asked()
-	if b.Registered() {
-		t.Error("a member with an id that somebody else holds")
+}
+
+// asked waits until the controller has been asked in vain twice more.
+func (c *contested) asked() {
+	c.t.Helper()
+	from := c.refused.Load()
+	c.until("asked twice", func() bool { return c.refused.Load() >= from+2 })
+}
+
+// is wants the process to be a member, or none, for a reason.
+func (c *contested) is(member bool, why string) {
+	c.t.Helper()
+	if c.b.Registered() != member {
+		c.t.Errorf("a member: %v, although %s", !member, why)
 	}
-	changed := b.RegisteredChanged()
-	held.Store(false)
-	is(true)
+}
+
+// becomes waits until the process is a member, or none.
+func (c *contested) becomes(member bool) {
+	c.t.Helper()
+	c.until("standing", func() bool { return c.b.Registered() == member })
+}
+
+// A process is a member once all its ids are its own, stays one while controllers are silent, and is none when another took one of them:
+// one that was stopped for a while (SIGSTOP) must not take for its own what the other leads by that id.
+func TestStanding(t *testing.T) {
+	c := newContested(t)
+	c.until("9001 is registered", func() bool { return c.b.Nodes()[0].Epoch >= 0 })
+	c.asked()
+	c.is(false, "somebody else holds 9002")
+	changed := c.b.RegisteredChanged()
+	c.held.Store(false)
+	c.becomes(true)
 	select {
 	case <-changed:
 	default:
 		t.Error("it was not told")
 	}
-	silent.Store(true)
-	asked()
-	if !b.Registered() {
-		t.Error("no member any more because a controller is silent")
-	}
-	silent.Store(false)
-	ready(t, b)
-	held.Store(true)
-	taken(t, q, b, 9002)
-	if b.Registered() {
-		t.Error("still a member by the image that shows one of its ids taken")
-	}
-	asked()
-	held.Store(false)
-	is(true)
-	ready(t, b)
-	q.do(func() { q.append(&kraft.UnregisterBrokerRecord{BrokerID: 9001, Epoch: b.Nodes()[0].Epoch}) })
-	eventually(t, 30*time.Second, "9001 is evicted", func() error {
-		if b.Nodes()[0].Epoch >= 0 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	if !b.Registered() {
-		t.Error("no member any more although 9002 is its own and nobody has 9001")
-	}
-	held.Store(true)
-	taken(t, q, b, 9002)
-	is(false)
+	c.silent.Store(true)
+	c.asked()
+	c.is(true, "a controller is only silent")
+	c.silent.Store(false)
+	ready(t, c.b)
+	c.held.Store(true)
+	taken(t, c.q, c.b, 9002)
+	c.is(false, "the image shows 9002 taken")
+	c.asked()
+	c.held.Store(false)
+	c.becomes(true)
+	ready(t, c.b)
+	c.q.do(func() { c.q.append(&kraft.UnregisterBrokerRecord{BrokerID: 9001, Epoch: c.b.Nodes()[0].Epoch}) })
+	c.until("9001 is evicted", func() bool { return c.b.Nodes()[0].Epoch < 0 })
+	c.is(true, "9002 is its own and nobody has 9001")
+	c.held.Store(true)
+	taken(t, c.q, c.b, 9002)
+	c.becomes(false)
 }
 
 // taken has another process register a node id, and returns once the image shows it: from then on what is led by it is not ours.
