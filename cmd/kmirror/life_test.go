@@ -319,7 +319,8 @@ func TestADryRunSaysThatTheSourceIsSilent(t *testing.T) {
 	h := newHarness(t, f)
 	const note = "the source of mirror m has not answered for 12 s"
 	for verb, want := range map[string]bool{"failover": true, "stop": true, "promote": false} {
-		if _, stdout, stderr := h.run(verb, "--mirror", "m", "--all", "--dry-run"); strings.Contains(stderr, note) != want || strings.Contains(stdout, note) {
+		_, stdout, stderr := h.run(verb, "--mirror", "m", "--all", "--dry-run")
+		if strings.Contains(stderr, note) != want || strings.Contains(stdout, note) {
 			t.Errorf("%s --dry-run: %s", verb, stderr)
 		}
 	}

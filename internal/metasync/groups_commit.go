@@ -180,7 +180,7 @@ func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicP
 				o.fails.add(fmt.Errorf("write offsets of group %q, %s: %w", group, tp, kerr.ErrorForCode(code)))
 				continue
 			}
-			o.tooLong(group, tp, len(c.metadata))
+			o.noteTooLong(group, tp, len(c.metadata))
 			c.metadata = ""
 			left[tp], why = c, kerr.ErrorForCode(code)
 		case inUse:
@@ -197,8 +197,8 @@ func (o *offsetSync) settle(group string, put commits, codes map[protocol.TopicP
 	return left, why
 }
 
-// tooLong notes that the destination takes no metadata of so many bytes. Called with mu held.
-func (o *offsetSync) tooLong(group string, tp protocol.TopicPartition, bytes int) {
+// noteTooLong notes that the destination takes no metadata of so many bytes. Called with mu held.
+func (o *offsetSync) noteTooLong(group string, tp protocol.TopicPartition, bytes int) {
 	m := &o.j.w.groups
 	if m.tooLong == 0 || bytes < m.tooLong {
 		m.tooLong = bytes
