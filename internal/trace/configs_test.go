@@ -17,8 +17,9 @@ func configMessages(resource kmsg.ConfigResourceType, name, value string) map[st
 	described.Resources = []kmsg.DescribeConfigsResponseResource{{ResourceType: resource,
 		Configs: []kmsg.DescribeConfigsResponseResourceConfig{{Name: name, Value: &value}}}}
 	synonym := kmsg.NewPtrDescribeConfigsResponse()
-	synonym.Resources = []kmsg.DescribeConfigsResponseResource{{ResourceType: resource, Configs: []kmsg.DescribeConfigsResponseResourceConfig{
-		{Name: "retention.ms", ConfigSynonyms: []kmsg.DescribeConfigsResponseResourceConfigConfigSynonym{{Name: name, Value: &value}}}}}}
+	synonyms := []kmsg.DescribeConfigsResponseResourceConfigConfigSynonym{{Name: name, Value: &value}}
+	synonym.Resources = []kmsg.DescribeConfigsResponseResource{{ResourceType: resource,
+		Configs: []kmsg.DescribeConfigsResponseResourceConfig{{Name: "retention.ms", ConfigSynonyms: synonyms}}}}
 	altered := kmsg.NewPtrAlterConfigsRequest()
 	altered.Resources = []kmsg.AlterConfigsRequestResource{{ResourceType: resource, Configs: []kmsg.AlterConfigsRequestResourceConfig{{Name: name, Value: &value}}}}
 	incremental := kmsg.NewPtrIncrementalAlterConfigsRequest()
@@ -44,7 +45,8 @@ func TestConfigsThatAreShown(t *testing.T) {
 		{topic, "", false},
 		{broker, "log.retention.hours", true}, {broker, "advertised.listeners", true}, {broker, "zookeeper.connect", true},
 		{broker, "leader.replication.throttled.rate", true}, {broker, "listener.name.client.max.connections", true},
-		{broker, "listener.name.client.ssl.keystore.certificate.chain", false}, {broker, "listener.name.client.scram-sha-256.sasl.jaas.config", false},
+		{broker, "listener.name.client.ssl.keystore.certificate.chain", false},
+		{broker, "listener.name.client.scram-sha-256.sasl.jaas.config", false},
 		{broker, "listener.name.client", false}, {broker, "listener.name.client.my.plugin", false},
 		{broker, "my.plugin", false}, {broker, "ldap.bind.pass", false}, {broker, "ssl.truststore.certificates", false}, {broker, "sasl.jaas.config", false},
 		{broker, "ssl.keystore.location", false}, // by its name, although brokers show it
