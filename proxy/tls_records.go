@@ -32,10 +32,10 @@ func byRecords(nc net.Conn) net.Conn { return &recordConn{Conn: nc} }
 // Read is for one reader at a time, as crypto/tls is.
 func (r *recordConn) Read(b []byte) (n int, err error) {
 	if r.from == r.to && r.left == 0 {
+		r.from = 0
 		if r.to, err = r.Conn.Read(r.ahead[:]); r.to == 0 {
 			return 0, err
 		}
-		r.from = 0
 	}
 	most := r.left
 	if most == 0 {
