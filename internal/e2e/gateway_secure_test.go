@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -93,7 +92,7 @@ func gatewayMechanisms(t *testing.T, dst *testkafka.Cluster, gateway string) {
 	for name, mechanism := range map[string]sasl.Mechanism{
 		"PLAIN": plain.Auth{User: "reader", Pass: "reader-plain"}.AsMechanism(),
 		"OAUTHBEARER": oauth.Oauth(func(context.Context) (oauth.Auth, error) {
-			return oauth.Auth{Token: bearer("reader", 3*time.Second)}, nil
+			return oauth.Auth{Token: testkafka.Bearer("reader", 3*time.Second)}, nil
 		}),
 	} {
 		cl := logIn(t, dst, gateway, mechanism, kgo.DisableIdempotentWrite(), kgo.ConsumeTopics("ro"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
@@ -112,7 +111,7 @@ func gatewayMechanisms(t *testing.T, dst *testkafka.Cluster, gateway string) {
 			t.Errorf("%s: %d records read, want 100; writes: %v", name, n, err)
 		}
 	}
-	for name, token := range map[string]string{"expired": bearer("reader", -time.Minute), "not a token": "x.y."} {
+	for name, token := range map[string]string{"expired": testkafka.Bearer("reader", -time.Minute), "not a token": "x.y."} {
 		login := oauth.Auth{Token: token}.AsMechanism()
 		if err := logIn(t, dst, gateway, login).Ping(timeout(t, 10*time.Second)); err == nil {
 			t.Errorf("%s lets a client in", name)
@@ -173,13 +172,4 @@ func logIn(t *testing.T, c *testkafka.Cluster, gateway string, mechanism sasl.Me
 	}
 	t.Cleanup(cl.Close)
 	return cl
-}
-
-// bearer is a token for OAUTHBEARER of a user, in the form that brokers take where none is verified.
-func bearer(user string, life time.Duration) string {
-	part := func(format string, args ...any) string {
-		return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, format, args...))
-	}
-	now := time.Now()
-	return part(`{"alg":"none"}`) + "." + part(`{"sub":%q,"iat":%d,"exp":%d}`, user, now.Add(-time.Hour).Unix(), now.Add(life).Unix()) + "."
 }
