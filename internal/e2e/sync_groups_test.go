@@ -161,11 +161,7 @@ func TestGroupsMove(t *testing.T) {
 		s.verb("promote", topic, "--wait", "60s")
 		goesOn(t, src, dst, topic)
 		s.alter(src, brisk)
-		adm, later := kadm.NewClient(client(t, src)), kadm.Offsets{}
-		later.Add(kadm.Offset{Topic: topic, Partition: 0, At: 3, LeaderEpoch: 0})
-		if err := adm.CommitAllOffsets(timeout(t, 20*time.Second), "classic", later); err != nil {
-			t.Fatal(err)
-		}
+		commitAt(t, src, "classic", topic, 3, 0)
 		before := groupKinds[0].at(t, dst, topic)
 		time.Sleep(2 * time.Second) // four rounds
 		if after := groupKinds[0].at(t, dst, topic); !maps.Equal(before, after) {

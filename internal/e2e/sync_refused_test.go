@@ -60,11 +60,7 @@ func anotherCluster(t *testing.T, s *shim, wire *wire, src, dst *testkafka.Clust
 	wrong := testkafka.Start(t, testkafka.Options{Name: "wrong"})
 	createTopic(t, wrong, topic, 3, map[string]string{"retention.ms": "1000"})
 	produce(t, client(t, wrong), topic, 3, 5000, 10)
-	at := kadm.Offsets{}
-	at.Add(kadm.Offset{Topic: topic, At: 77, LeaderEpoch: 0})
-	if err := kadm.NewClient(client(t, wrong)).CommitAllOffsets(timeout(t, 20*time.Second), "app", at); err != nil {
-		t.Fatal(err)
-	}
+	commitAt(t, wrong, "app", topic, 77, 0)
 	before, ends := topicConfigs(t, dst, topic), endOffsets(t, dst, topic)
 	if err := src.Node(1).Kill(); err != nil {
 		t.Fatal(err)
