@@ -158,6 +158,15 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
+	// Of two, none leads both of two neighbours, whatever the topic.
+	for p := range int32(n) {
+		leader := func(of int32) int32 {
+			return choose([]Process{a, b}, "m", protocol.PartitionID{Topic: protocol.UUID{7, byte(p)}, Partition: of}).lead.NodeIDs[0]
+		}
+		if one, next := leader(p&^1), leader(p|1); one == next {
+			t.Fatalf("partitions %d and %d are both led by %d", p&^1, p|1, one)
+		}
+	}
 	for id, got := range count {
 		if got < n/4 || got > n*5/12 {
 			t.Errorf("process %d leads %d of %d partitions", id, got, n)
