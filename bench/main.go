@@ -33,7 +33,9 @@ type settings struct {
 	kafkaProxy, loads string
 	// realtime gives what is measured for its latency the processor before all others.
 	realtime bool
-	only     string
+	// ownCore gives proxies a core that broker and clients don't have.
+	ownCore bool
+	only    string
 }
 
 // part is one thing that is measured, between two clusters; alone is a part that has a cluster of its own instead.
@@ -69,6 +71,7 @@ func main() {
 	flag.StringVar(&s.kafkaProxy, "kafka-proxy", os.Getenv("KAFKA_PROXY"),
 		"a binary of grepplabs/kafka-proxy to hold the gateway against; default $KAFKA_PROXY, none: left out")
 	flag.StringVar(&s.loads, "proxy-loads", "", "measure these loads through the gateway only, with commas, and no latency: "+loadNames())
+	flag.BoolVar(&s.ownCore, "proxy-own-core", false, "give the last core to the proxies alone, the others to broker and clients (needs taskset)")
 	flag.BoolVar(&s.realtime, "realtime", false, "measure the gateway's latency at real-time priority, for machines with other work (needs root and chrt)")
 	flag.StringVar(&s.only, "only", "", "measure one part only: "+partNames())
 	flag.Parse()

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -42,6 +45,9 @@ func (s settings) proxy(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if err := s.pin(false, os.Getpid()); err != nil { // all that is started from here on has the same cores
+		return err
+	}
 	fmt.Println("starting a cluster of 1 node, Kafka", testkafka.Latest)
 	c, err := testkafka.Launch(ctx, filepath.Join(dir, "dst"), testkafka.Options{Name: "destination", Properties: props}, os.Stderr)
 	if err != nil {
@@ -70,6 +76,11 @@ func (s settings) proxy(ctx context.Context) error {
 		defer stop()
 		r.ways = append(r.ways, other)
 	}
+	for _, w := range r.ways[1:] {
+		if err := s.pin(true, w.pid); err != nil {
+			return err
+		}
+	}
 	if err := r.throughput(ctx); err != nil {
 		return err
 	}
@@ -80,6 +91,26 @@ func (s settings) proxy(ctx context.Context) error {
 	}
 	for _, w := range r.ways[1:] {
 		fmt.Printf("  peak resident memory of %s, MB: %.0f\n", w.name, float64(peakOf(w.pid))/1e6)
+	}
+	return nil
+}
+
+// pin gives a process the last core if it is a proxy, else all but that, where proxies are to have a core of their own: it shows what a
+// gateway costs that takes no CPU time from broker and clients, as one on a host of its own.
+func (s settings) pin(proxy bool, pid int) error {
+	if !s.ownCore {
+		return nil
+	}
+	last := runtime.NumCPU() - 1 // those that there were at its start
+	if last < 1 {
+		return errors.New("-proxy-own-core: this machine has a single core")
+	}
+	list := fmt.Sprintf("0-%d", last-1)
+	if proxy {
+		list = strconv.Itoa(last)
+	}
+	if out, err := exec.Command("taskset", "--all-tasks", "--cpu-list", "--pid", list, strconv.Itoa(pid)).CombinedOutput(); err != nil {
+		return fmt.Errorf("-proxy-own-core: %w\n%s", err, out)
 	}
 	return nil
 }
