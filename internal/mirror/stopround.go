@@ -130,10 +130,22 @@ func (m *Manager) tendStopped(r *round, p *part, ip *kraft.Partition) {
 	}
 }
 
-// rest is what the source says of a topic that is to be promoted: where its logs end, and since when they have ended there.
+// rest is what the source says of a topic that is to be promoted: where its logs end, when it was asked last, and for how long they were
+// seen to end there.
 type rest struct {
-	ends         map[int32]int64
-	since, asked time.Time
+	ends  map[int32]int64
+	asked time.Time
+	quiet time.Duration
+}
+
+// noted is the rest after another answer. Time in which nobody asks, or the source does not answer, counts for no more than a tick: where
+// a broker or the whole machine stood still, so did the writers, and they go on with it.
+func (r rest) noted(ends map[int32]int64, now time.Time) rest {
+	if !maps.Equal(r.ends, ends) {
+		return rest{ends: ends, asked: now}
+	}
+	r.quiet, r.asked = r.quiet+min(now.Sub(r.asked), tick), now
+	return r
 }
 
 // askEnds asks the sources of topics that are to be promoted where their logs end.
@@ -154,11 +166,7 @@ func (m *Manager) askEnds(ctx context.Context, topics []coordinator.Topic) error
 		now := time.Now()
 		m.mu.Lock()
 		for _, t := range of {
-			r := m.rests[t.TopicID]
-			if !maps.Equal(r.ends, ends[t.TopicID]) {
-				r = rest{ends: ends[t.TopicID], since: now}
-			}
-			r.asked = now
+			r := m.rests[t.TopicID].noted(ends[t.TopicID], now)
 			m.rests[t.TopicID] = r
 			if outgrown(r.ends, t) {
 				errs = append(errs, fmt.Errorf("topic %s has %d partitions at the source and %d here: its promote waits for the new ones",
@@ -179,6 +187,6 @@ func (m *Manager) drained(r *round, p *part) bool {
 	at := m.rests[p.id.Topic]
 	st, led := r.statuses[p.id]
 	end, known := at.ends[p.id.Partition]
-	return led && known && st.Role == replica.RoleMirror && r.now.Sub(at.asked) < restFor && at.asked.Sub(at.since) >= restFor &&
+	return led && known && st.Role == replica.RoleMirror && r.now.Sub(at.asked) < restFor && at.quiet >= restFor &&
 		st.HighWatermark >= end && !outgrown(at.ends, p.topic)
 }

@@ -304,7 +304,7 @@ func TestPromoteWaitsForNewPartitions(t *testing.T) {
 	now := time.Now()
 	r := &round{now: now, statuses: map[protocol.PartitionID]replica.Status{id: {Role: replica.RoleMirror, HighWatermark: 7}}}
 	for partitions, want := range []bool{1: true, 2: false} {
-		m.rests[ordersID] = rest{ends: map[int32]int64{}, since: now.Add(-restFor), asked: now}
+		m.rests[ordersID] = rest{ends: map[int32]int64{}, quiet: restFor, asked: now}
 		for n := range int32(partitions) {
 			m.rests[ordersID].ends[n] = 7
 		}
@@ -320,6 +320,44 @@ func TestPromoteWaitsForNewPartitions(t *testing.T) {
 	}
 	if err := m.Grow(t.Context(), w.topics[0], 2); err != nil || w.topics[0].Partitions != 2 || !w.topics[0].Drain {
 		t.Errorf("%+v, %v", w.topics[0], err)
+	}
+}
+
+// TestPromoteLooksAtTheRest: a source that was not asked, or did not answer, for a while has not rested meanwhile: writers that stood still
+// with it go on.
+func TestPromoteLooksAtTheRest(t *testing.T) {
+	w, m := mirrored(t)
+	w.topics[0].Desired, w.topics[0].Drain = statemachine.Stopped, true
+	end := int64(7)
+	m.cfg.SourceEnds = func(context.Context, string, []coordinator.Topic) (map[protocol.UUID]map[int32]int64, error) {
+		return map[protocol.UUID]map[int32]int64{ordersID: {0: end}}, nil
+	}
+	id := protocol.PartitionID{Topic: ordersID}
+	p := &part{topic: w.topics[0], id: id, machine: statemachine.New()}
+	drained := func(passed time.Duration) bool { // after another question, so long after the one before
+		t.Helper()
+		at := m.rests[ordersID]
+		at.asked = time.Now().Add(-passed)
+		m.rests[ordersID] = at
+		if err := m.askEnds(t.Context(), w.topics); err != nil {
+			t.Fatal(err)
+		}
+		r := &round{now: time.Now(), statuses: map[protocol.PartitionID]replica.Status{id: {Role: replica.RoleMirror, HighWatermark: end}}}
+		return m.drained(r, p)
+	}
+	if drained(0) || drained(time.Minute) || drained(time.Minute) {
+		t.Error("a minute in which nobody asked counts as rest")
+	}
+	if end++; drained(tick) {
+		t.Error("rests with something new")
+	}
+	for asked := tick; asked < restFor; asked += tick {
+		if drained(tick) {
+			t.Errorf("rests after %s", asked)
+		}
+	}
+	if !drained(tick) {
+		t.Errorf("does not rest after %s", restFor)
 	}
 }
 
