@@ -139,15 +139,19 @@ func peerOf(c net.Conn) int {
 		}
 		f.Close()
 	}
+	names := []string{strconv.Itoa(os.Getpid())} // before its children: until they are another program they hold all that it holds
 	procs, _ := os.ReadDir("/proc")
 	for _, p := range procs {
-		pid, err := strconv.Atoi(p.Name())
+		names = append(names, p.Name())
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
 		if err != nil || inode == "" {
 			continue
 		}
-		fds, _ := os.ReadDir("/proc/" + p.Name() + "/fd")
+		fds, _ := os.ReadDir("/proc/" + name + "/fd")
 		for _, fd := range fds {
-			if at, _ := os.Readlink("/proc/" + p.Name() + "/fd/" + fd.Name()); at == inode {
+			if at, _ := os.Readlink("/proc/" + name + "/fd/" + fd.Name()); at == inode {
 				return pid
 			}
 		}
