@@ -22,7 +22,7 @@ func atBroker(tb testing.TB, n *testkafka.Node, req kmsg.Request) (kmsg.Response
 		tb.Fatal(err)
 	}
 	defer cl.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(10*time.Second))
 	defer cancel()
 	return cl.SeedBrokers()[0].Request(ctx, req)
 }
@@ -76,7 +76,7 @@ func watermarkAt(tb testing.TB, n *testkafka.Node, topic string, partition int32
 		tb.Fatal(err)
 	}
 	defer cl.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(10*time.Second))
 	defer cancel()
 	resp, err := cl.SeedBrokers()[0].Request(ctx, req)
 	if err != nil {
