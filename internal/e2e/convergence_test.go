@@ -248,8 +248,10 @@ func (b *bed) setBack(t *testing.T) {
 		parts := b.s.get(time.Minute, "FAILED", topic)
 		t.Logf("FAILED: %s; %s", *parts[0].Error, *parts[0].Hint)
 		for _, id := range b.dst.Brokers() {
-			if v, err := viewOf(t, b.dst.Node(id), topic, 0); err != nil || v.end != 90 {
-				t.Errorf("%s on broker %d ends at %d, want 90: what was copied is the only copy (%v)", topic, id, v.end, err)
+			var v replicaView
+			eventually(t, 30*time.Second, "view of a broker", func() (err error) { v, err = viewOf(t, b.dst.Node(id), topic, 0); return err })
+			if v.end != 90 {
+				t.Errorf("%s on broker %d ends at %d, want 90: what was copied is the only copy", topic, id, v.end)
 			}
 		}
 	}
