@@ -195,7 +195,7 @@ func createAt(t *testing.T, c *testkafka.Cluster, topic string, replicas [][]int
 		rt.Configs = append(rt.Configs, rc)
 	}
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 20000
-	eventually(t, 30*time.Second, "create "+topic, func() error { // a broker may be fenced for want of time
+	created(t, c, topic, func() error {
 		resp, err := req.RequestWith(timeout(t, 30*time.Second), client(t, c))
 		if err == nil {
 			err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)

@@ -113,16 +113,26 @@ func timeout(tb testing.TB, d time.Duration) context.Context {
 func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions int32, configs map[string]string) {
 	tb.Helper()
 	adm := kadm.NewClient(client(tb, c))
-	cfg, tried := map[string]*string{}, false
+	cfg := map[string]*string{}
 	for k, v := range configs {
 		cfg[k] = &v
 	}
-	// A broker that the controller has just fenced, on a machine that had no time for it, is missed only for now.
-	eventually(tb, 30*time.Second, "create "+name, func() error {
+	created(tb, c, name, func() error {
 		rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, -1, cfg, name)
 		if err == nil {
 			err = rs.Error()
 		}
+		return err
+	})
+}
+
+// created asks for a topic until it is made, and returns when it has leaders.
+func created(tb testing.TB, c *testkafka.Cluster, name string, ask func() error) {
+	tb.Helper()
+	tried, adm := false, kadm.NewClient(client(tb, c))
+	// A broker that the controller has just fenced, on a machine that had no time for it, is missed only for now.
+	eventually(tb, 30*time.Second, "create "+name, func() error {
+		err := ask()
 		if tried && errors.Is(err, kerr.TopicAlreadyExists) {
 			return nil // by the try before, whose answer was lost
 		}
