@@ -214,6 +214,7 @@ func (p *pair) otherHistory(t *testing.T) {
 		}
 		return err
 	})
+	epochOf(t, p.b, anew) // by now all brokers know of the new one, which kmirror asks for
 	writable(t, p.b, anew, numbered(20, "another B")...)
 	for _, topic := range []string{both, anew} {
 		before := digests(t, p.a, topic)
