@@ -203,7 +203,7 @@ func (b *bed) brokerDown(t *testing.T) {
 func (b *bed) disaster(t *testing.T) {
 	b.s.createAs("slow", b.src, "mirror.throttle.bytes.per.second=100000", "mirror.fetch.response.max.bytes=65536", "mirror.fetch.max.bytes=65536")
 	createTopic(t, b.src, "lagging", 1, nil)
-	produce(t, client(t, b.src, small...), "lagging", 1, 6000, 1000)
+	produce(t, client(t, b.src, small...), "lagging", 1, 15000, 1000) // two and a half minutes of it
 	b.mirror(t, "busy", 1, func() { produce(t, client(t, b.src), "busy", 1, 100, 100) })
 	b.s.must("start", "--mirror", "slow", "--topics", "lagging")
 	eventually(t, 30*time.Second, "some of it copied", func() error {
