@@ -53,11 +53,12 @@ func (p *pair) scenarioB(t *testing.T) {
 	writable(t, p.b, topic, onB...)
 	sameEpoch(t, topic, p.a, p.b)
 	writable(t, p.a, topic, numbered(8, "A alone")...)
+	leads(t, p.a, topic, 3, time.Minute)
+	common := parted(t, p.b, topic)
 	a, b := batchesOf(t, p.a.Node(1), topic, 0), batchesOf(t, p.b.Node(1), topic, 0)
 	if ea, eb := a[len(a)-1].PartitionLeaderEpoch(), b[len(b)-1].PartitionLeaderEpoch(); ea != eb {
 		t.Fatalf("the last batch of A has epoch %d, that of B %d", ea, eb)
 	}
-	common, _ := tailOf(t, b)
 	p.atA.back(p.b, topic, common)
 	want := slices.Concat(numbered(10, "epoch 0"), numbered(10, "epoch 1"), onB)
 	if got := valuesIn(t, p.a, topic, 0, kgo.ReadUncommitted()); !slices.Equal(got, want) {
@@ -145,7 +146,7 @@ func (p *pair) unclean(t *testing.T) {
 	p.atB.verb("failover", back)
 	onB := numbered(5, "B")
 	writable(t, p.b, back, onB...)
-	common, _ := tailOf(t, batchesOf(t, p.b.Node(1), back, 0))
+	common := parted(t, p.b, back)
 	stopBroker(t, p.a, 2)
 	startBroker(t, p.a, 3)
 	for _, topic := range topics {

@@ -53,7 +53,7 @@ func (p *pair) groups(t *testing.T) {
 	commitAt(t, p.a, "known", topic, 118, epoch)
 	commitAt(t, p.a, "strange", topic, 119, epoch)
 	commitAt(t, p.a, "further back", topic, 50, epoch)
-	common, _ := tailOf(t, batchesOf(t, p.b.Node(1), topic, 0))
+	common := parted(t, p.b, topic)
 	if common != 100 {
 		t.Fatalf("both logs part at %d", common)
 	}

@@ -116,6 +116,7 @@ func (b *bed) openTransactions(t *testing.T) {
 		t.Fatalf("%d records were committed, and those behind the open transaction show", len(want))
 	}
 	took := b.s.verb("failover", topic)
+	leads(t, b.dst, topic, 3, time.Minute) // one that was fenced for want of time is back
 	end := endOffsets(t, b.dst, topic)[tp{topic, 0}]
 	at, aborted := tailOf(t, batchesOf(t, b.dst.Node(1), topic, 0))
 	t.Logf("failed over in %s; the mirrored log ends at %d, then come markers of producer ids %v; the log ends at %d", took, at, aborted, end)
