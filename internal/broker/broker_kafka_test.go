@@ -254,13 +254,13 @@ func leadAndHandOver(t *testing.T, k *kafkaBroker) {
 	if err != nil || got[0].ErrorCode != 0 || !slices.Equal(got[0].ISR, []int32{9001, 9002, 1, 2}) {
 		t.Fatalf("shrink: %+v, %v", got, err)
 	}
-	got, err = k.AlterISR(ctx, []kraft.ISRProposal{proposal})
+	got, err = refusedISR(ctx, k, proposal)
 	if err != nil || got[0].ErrorCode != kerr.InvalidUpdateVersion.Code {
 		t.Fatalf("a proposal from an old partition epoch: %+v, %v", got, err)
 	}
 	proposal.PartitionEpoch++
 	proposal.ISR = append(proposal.ISR, kraft.ISRMember{ID: 3, Epoch: 1})
-	got, err = k.AlterISR(ctx, []kraft.ISRProposal{proposal})
+	got, err = refusedISR(ctx, k, proposal)
 	if err != nil || got[0].ErrorCode != kerr.IneligibleReplica.Code {
 		t.Fatalf("a member with an old broker epoch: %+v, %v", got, err)
 	}
@@ -287,6 +287,15 @@ func leadAndHandOver(t *testing.T, k *kafkaBroker) {
 	})
 	if _, err := k.CreateTopic(ctx, NewTopic{Name: "ours", Assignment: [][]int32{{1}}}); kerrCode(err) != kerr.TopicAlreadyExists.Code {
 		t.Errorf("creating it again: %v", err)
+	}
+}
+
+// refusedISR makes a proposal that is to be refused, again while no answer comes in time.
+func refusedISR(ctx context.Context, k *kafkaBroker, p kraft.ISRProposal) (got []kraft.ISROutcome, err error) {
+	for {
+		if got, err = k.AlterISR(ctx, []kraft.ISRProposal{p}); err == nil || ctx.Err() != nil {
+			return got, err
+		}
 	}
 }
 
@@ -413,12 +422,12 @@ func TestKafkaSnapshotBootstrap(t *testing.T) {
 	want := first.image("the last topic", func(i *kraft.Image) bool {
 		return i.TopicByName("t19") != nil && len(i.TopicByName("t19").Partitions) == 3
 	})
-	var snapshots int
+	var snapshots atomic.Int32
 	cfg2 := kafkaConfig(t, c, 9002)
 	cfg2.Log = slog.New(countHandler{slog.NewTextHandler(t.Output(), nil), "loading a metadata snapshot", &snapshots})
 	second := startKafka(t, cfg2)
 	second.ready(30 * time.Second)
-	if snapshots == 0 {
+	if snapshots.Load() == 0 {
 		t.Error("no snapshot was loaded")
 	}
 	got := second.Image()
@@ -465,12 +474,12 @@ func TestKafkaSnapshotBootstrap(t *testing.T) {
 type countHandler struct {
 	slog.Handler
 	message string
-	n       *int
+	n       *atomic.Int32
 }
 
 func (h countHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == h.message {
-		*h.n++
+		h.n.Add(1)
 	}
 	return h.Handler.Handle(ctx, r)
 }
