@@ -1,6 +1,7 @@
 package metasync
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -28,7 +29,12 @@ func (b *bed) alter(t *testing.T, adm *kadm.Client, group, topic string, offset 
 // start returns a share group's start offset of partition 0, -1 when it has none.
 func (b *bed) start(t *testing.T, adm *kadm.Client, group, topic string) int64 {
 	t.Helper()
-	d, err := adm.DescribeShareGroupOffsets(t.Context(), group)
+	var d kadm.DescribedShareGroupsOffsets
+	var err error
+	eventually(t, "share group "+group+" described", func() bool { // as in alter
+		d, err = adm.DescribeShareGroupOffsets(t.Context(), group)
+		return !kerr.IsRetriable(errors.Join(err, d[group].Err))
+	})
 	check(t, err)
 	o, ok := d[group].Offsets.Lookup(topic, 0)
 	if !ok {
