@@ -5,4 +5,5 @@ var (
 	Held              = held
 	CheckNoOldWrites  = checkNoStaleWrites
 	StatesOfOneMirror = manyStates
+	Standstill        = standstill
 )
