@@ -99,6 +99,7 @@ func TestStoreOnKafka(t *testing.T) {
 	checkStates(t, s, states, "right after the acknowledgement")
 	checkRecordsLieWhereTheKIPLooks(t, c, states)
 
+	eventually(t, 30*time.Second, "all partitions are claimed, which is written too", func() bool { return held(s) == 8 })
 	before := endOffsets(t, adm)
 	must(t, s.PutState(limit(t, 30*time.Second), states...))
 	if after := endOffsets(t, adm); !slices.Equal(before, after) {
