@@ -34,6 +34,8 @@ type cursor struct {
 	NotBefore int64 `json:"nb,omitempty"`
 	// Idle counts steps in a row that came to nothing.
 	Idle int `json:"i,omitempty"`
+	// Unpinned says that none of them has pinned an end yet: of all this only Idle has a meaning.
+	Unpinned bool `json:"u,omitempty"`
 
 	cleaned
 	// Behind is how many records of the source some replica did not show yet when the end was pinned.
@@ -68,11 +70,10 @@ func decodeCursor(text string) (*cursor, error) {
 	if err := json.Unmarshal(b, c); err != nil {
 		return nil, fmt.Errorf("cursor: %w", err)
 	}
-	if _, err := protocol.ParseUUID(c.TopicID); err != nil {
-		return nil, fmt.Errorf("cursor: %w", err)
-	}
-	if _, err := protocol.ParseUUID(c.SourceID); err != nil {
-		return nil, fmt.Errorf("cursor: %w", err)
+	for _, id := range []string{c.TopicID, c.SourceID} {
+		if _, err := protocol.ParseUUID(id); err != nil && !c.Unpinned {
+			return nil, fmt.Errorf("cursor: %w", err)
+		}
 	}
 	if c.Start < 0 || c.Next < c.Start || c.End < 0 {
 		return nil, errors.New("cursor: offsets run backwards")

@@ -28,6 +28,7 @@ type step struct {
 	deadline     time.Time
 
 	cur    *cursor // nil until the end is pinned
+	idled  int     // steps before this one in which it was not
 	leader int32   // at the source, -1 when to be asked for
 	id     protocol.UUID
 
@@ -82,8 +83,9 @@ func final(err error) error {
 func (s *step) idle(progress bool, last error) error {
 	switch {
 	case s.cur == nil:
-		// Nothing is pinned, so there is no cursor to go on with.
-		return unreachable(last)
+		if s.idled++; s.idled >= maxIdle {
+			return unreachable(last)
+		}
 	case progress || last == nil:
 		s.cur.Idle = 0
 	default:
@@ -107,7 +109,7 @@ func unreachable(err error) error {
 	return e
 }
 
-func (s *step) done() bool { return s.cur != nil && s.cur.Next >= s.cur.End }
+func (s *step) done() bool { return s.cur != nil && !s.cur.Unpinned && s.cur.Next >= s.cur.End }
 
 func (s *step) notBefore() time.Time {
 	if s.cur == nil || s.req.MaxRate <= 0 {
@@ -370,6 +372,9 @@ func passing(err error) bool {
 
 // answer closes the step.
 func (s *step) answer() (admin.VerifyResponse, error) {
+	if s.cur == nil {
+		s.cur = &cursor{Unpinned: true, Idle: s.idled}
+	}
 	s.out.Done = s.done()
 	if s.out.Done {
 		s.out.Note = s.cur.note()

@@ -66,11 +66,20 @@ var request = admin.VerifyRequest{Mirror: "m", Topic: "orders"}
 // verify runs steps until the end and adds them up.
 func (r *rig) verify(t *testing.T, req admin.VerifyRequest) admin.VerifyResponse {
 	t.Helper()
-	var sum admin.VerifyResponse
+	sum, err := r.steps(t, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// steps is verify for what may end in an error.
+func (r *rig) steps(t *testing.T, req admin.VerifyRequest) (sum admin.VerifyResponse, err error) {
+	t.Helper()
 	for range 50 {
 		resp, err := r.v.Step(t.Context(), req)
 		if err != nil {
-			t.Fatal(err)
+			return sum, err
 		}
 		resp.Batches += sum.Batches
 		resp.Differ += sum.Differ
@@ -79,12 +88,11 @@ func (r *rig) verify(t *testing.T, req admin.VerifyRequest) admin.VerifyResponse
 			resp.First = sum.First
 		}
 		if sum = resp; resp.Done {
-			return sum
+			return sum, nil
 		}
 		req.Cursor = resp.Cursor
 	}
-	t.Fatal("no end after 50 steps")
-	return sum
+	return sum, errors.New("no end after 50 steps")
 }
 
 // many is a log of n batches of three records each, with transactions and gaps.
@@ -230,6 +238,28 @@ func TestStepRetries(t *testing.T) {
 	}
 }
 
+// TestStepsUntilTheEndIsPinned: what passes may last longer than a step from the first one on, but not for ever.
+func TestStepsUntilTheEndIsPinned(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "delete", sequence(many(5)...), three(many(5)))
+	r.v.stepTime = 30 * time.Millisecond
+	r.source.script(func(b map[int32]*peer) { b[1].fail = slices.Repeat([]int16{6}, maxIdle-5) })
+	first, err := r.v.Step(t.Context(), request)
+	if err != nil || first.Done || first.Batches > 0 {
+		t.Fatalf("a source without a leader: %+v, %v", first, err)
+	}
+	req := request
+	req.Cursor = first.Cursor
+	if got := r.verify(t, req); got.Batches != 5 || got.Differ != 0 {
+		t.Errorf("got %+v", got)
+	}
+	r.source.script(func(b map[int32]*peer) { b[1].fail = slices.Repeat([]int16{6}, 1000) })
+	_, err = r.steps(t, request)
+	if e, ok := errors.AsType[*admin.Error](err); !ok || e.Code != 6 || e.Exit != admin.ExitUnreachable {
+		t.Errorf("for ever: %v", err)
+	}
+}
+
 // Retention that overtakes a verification is noted, not called a difference.
 func TestStepRetentionMeanwhile(t *testing.T) {
 	t.Parallel()
@@ -273,8 +303,8 @@ func TestStepMembersAndIdentity(t *testing.T) {
 		t.Errorf("other topic id: %v", err)
 	}
 	r.images.img = imageOf(r.dest, 9001)
-	r.v.stepTime = 100 * time.Millisecond
-	if _, err := r.v.Step(t.Context(), request); err == nil || !strings.Contains(err.Error(), "no real replica") {
+	r.v.stepTime = 10 * time.Millisecond
+	if _, err := r.steps(t, request); err == nil || !strings.Contains(err.Error(), "no real replica") {
 		t.Errorf("no replica: %v", err)
 	}
 }

@@ -137,6 +137,9 @@ func (v *Verifier) Step(ctx context.Context, req admin.VerifyRequest) (admin.Ver
 		if s.cur, err = decodeCursor(req.Cursor); err != nil {
 			return admin.VerifyResponse{}, invalid(err)
 		}
+		if s.cur.Unpinned {
+			s.cur, s.idled = nil, s.cur.Idle
+		}
 	}
 	if err := s.run(ctx); err != nil {
 		return admin.VerifyResponse{}, err
