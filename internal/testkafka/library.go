@@ -34,6 +34,12 @@ const log4jVersion = "2.25.5"
 // lockRetry is how often a lock held by another process is tried again.
 const lockRetry = 200 * time.Millisecond
 
+// A download is tried mavenTries times, with mavenPause in between: a registry may be away for a moment.
+const (
+	mavenTries = 3
+	mavenPause = 5 * time.Second
+)
+
 type artifact struct{ Group, Name, Version string }
 
 // bundle is a set of jars that Maven resolves together.
@@ -214,7 +220,7 @@ func (l *library) ensureJars(ctx context.Context, b bundle) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := runMaven(ctx, tmp, pom); err != nil {
+	if err := runMaven(ctx, tmp, pom, mavenPause); err != nil {
 		return err
 	}
 	if err := checkPinned(filepath.Join(tmp, "lib"), b); err != nil {
@@ -278,7 +284,7 @@ func (b bundle) stamp(pom []byte) (string, error) {
 
 // runMaven copies the run-time jars of pom and of all it depends on to dir/lib. Strict checksums: a download that
 // differs from the registry's checksum is an error.
-func runMaven(ctx context.Context, dir string, pom []byte) error {
+func runMaven(ctx context.Context, dir string, pom []byte, pause time.Duration) error {
 	mvn, err := findCommand("mvn", "maven")
 	if err != nil {
 		return err
@@ -286,13 +292,30 @@ func runMaven(ctx context.Context, dir string, pom []byte) error {
 	if err := os.WriteFile(filepath.Join(dir, "pom.xml"), pom, 0o644); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, mvn, "--batch-mode", "--quiet", "--strict-checksums", "dependency:copy-dependencies",
-		"-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(dir, "lib"))
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mvn dependency:copy-dependencies: %w\n%s", err, lastLines(string(out), 15))
+	args := []string{"--batch-mode", "--quiet", "--strict-checksums", "dependency:copy-dependencies",
+		"-DincludeScope=runtime", "-DoutputDirectory=" + filepath.Join(dir, "lib"),
+		// A connection that has gone silent ends after a minute, in milliseconds: the default is half an hour (Maven before 3.9, and after).
+		"-Dmaven.wagon.rto=60000", "-Daether.connector.requestTimeout=60000"}
+	for try := 1; ; try++ {
+		cmd := exec.CommandContext(ctx, mvn, args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		if try < mavenTries {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		}
+		if try == mavenTries || ctx.Err() != nil {
+			return fmt.Errorf("mvn dependency:copy-dependencies: %w\n%s", err, lastLines(string(out), 15))
+		}
+		if try == 1 {
+			args = append(args, "--update-snapshots") // else it remembers what it did not find
+		}
 	}
-	return nil
 }
 
 // JarsUnmodified compares Kafka's own jars of a version in the cache with the SHA-512 sums listed in this package and

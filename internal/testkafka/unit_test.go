@@ -173,6 +173,31 @@ func TestMissingProgramsAreNamed(t *testing.T) {
 	}
 }
 
+// A registry that is away for a moment is asked again, one that stays away is told of.
+func TestDownloadsAreTriedAgain(t *testing.T) {
+	const fake = `#!/bin/sh
+echo "$*" >> calls
+test $(wc -l < calls) -gt "$FAILURES" || { echo "the registry is away"; exit 1; }
+`
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "mvn"), []byte(fake), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	for failures, good := range map[string]bool{"0": true, "2": true, "3": false} {
+		t.Setenv("FAILURES", failures)
+		dir := t.TempDir()
+		err := runMaven(t.Context(), dir, nil, time.Millisecond)
+		if (err == nil) != good || !good && !strings.Contains(err.Error(), "the registry is away") {
+			t.Errorf("away %s times: %v", failures, err)
+		}
+		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+		if n := strings.Count(string(calls), "update-snapshots"); err != nil || n != strings.Count(string(calls), "\n")-1 {
+			t.Errorf("away %s times: asked %v\n%s", failures, err, calls)
+		}
+	}
+}
+
 func TestPinnedSums(t *testing.T) {
 	for _, v := range Versions() {
 		if sums, err := pinned(kafkaBundle(v)); err != nil || len(sums) < 15 {
