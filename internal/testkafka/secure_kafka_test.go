@@ -57,8 +57,12 @@ func secureCluster(t *testing.T, o Options) {
 		t.Error("a client without TLS is served")
 	}
 	for _, addr := range append(c.Bootstrap(ReplListener), c.Controllers()...) {
-		if _, err := ask(ctx, addr, kmsg.NewPtrApiVersionsRequest(), sec.PlainOpts(GuestUser)...); err != nil {
-			t.Errorf("%s: %v", addr, err)
+		var last error
+		if err := poll(ctx, func() (bool, error) {
+			_, last = ask(ctx, addr, kmsg.NewPtrApiVersionsRequest(), sec.PlainOpts(GuestUser)...)
+			return last == nil, nil
+		}); err != nil {
+			t.Errorf("%s: %v", addr, errors.Join(err, last))
 		}
 	}
 	file, err := sec.WriteProperties("tool.properties", sec.Properties(AdminUser))

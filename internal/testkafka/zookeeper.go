@@ -3,6 +3,7 @@ package testkafka
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -123,9 +124,14 @@ func (c *Cluster) learnID(ctx context.Context) error {
 	}
 	req := kmsg.NewPtrMetadataRequest()
 	req.Topics = []kmsg.MetadataRequestTopic{}
-	resp, err := ask(ctx, c.nodes[0].Addr(c.opts.Listeners[0]), req)
+	var resp kmsg.Response
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		resp, last = ask(ctx, c.nodes[0].Addr(c.opts.Listeners[0]), req)
+		return last == nil, nil
+	})
 	if err != nil {
-		return err
+		return errors.Join(err, last)
 	}
 	if id := resp.(*kmsg.MetadataResponse).ClusterID; id != nil {
 		c.opts.ClusterID = *id
