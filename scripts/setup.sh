@@ -23,5 +23,11 @@ if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
 fi
 echo "setup: installing ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update
-apt-get -qq install --yes --no-install-recommends "${missing[@]}" >/dev/null
+for try in 1 2 3; do # an archive may be away for a moment, and somebody else be installing
+  if apt-get -qq -o Acquire::Retries=3 update &&
+    apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "${missing[@]}" >/dev/null; then
+    exit 0
+  fi
+  ((try == 3)) || sleep 5
+done
+exit 1
