@@ -286,7 +286,7 @@ func TestReplicasDontWaitForRights(t *testing.T) {
 	var may, hold atomic.Bool
 	may.Store(true)
 	w := newWorld(t, withSASL)
-	w.server.rightsLife = 500 * time.Millisecond
+	w.server.rightsLife = 4 * time.Second // twice that is the time for what follows, on a machine that may stand still meanwhile
 	c := w.logIn(withdrawn(&may, false, &hold))
 	asked := func() (n int) {
 		for _, h := range w.upstreamRequests() {
