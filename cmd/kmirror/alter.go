@@ -47,24 +47,26 @@ func (c *cli) alter(ctx context.Context, mirror, file string) error {
 		return err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	req := admin.AlterRequest{Mirror: mirror, Config: props, DryRun: true}
 	if !c.yes && c.terminal && !c.dryRun {
-		plan, err := client.AlterMirror(ctx, req)
+		limited, cancel := context.WithTimeout(ctx, callLimit)
+		plan, err := client.AlterMirror(limited, req)
+		cancel()
 		if err != nil {
 			return err
 		}
 		if len(plan.Stops) > 0 {
 			question := fmt.Sprintf("Stop mirroring of %d topics that mirror.topics.exclude names now, which makes them writable: %s?", len(plan.Stops),
 				strings.Join(plan.Stops, ", "))
-			if err := c.confirm(question); err != nil {
+			if err := c.confirm(ctx, question); err != nil {
 				return err
 			}
 		}
 	}
 	req.DryRun = c.dryRun
-	changed, err := client.AlterMirror(ctx, req)
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	changed, err := client.AlterMirror(limited, req)
 	if err != nil {
 		return err
 	}

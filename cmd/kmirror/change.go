@@ -139,7 +139,7 @@ func (c *cli) askFirst(ctx context.Context, client *admin.Client, ch topicChange
 		}
 	}
 	c.noteSilence(ctx, client, ch)
-	return c.confirm(ch.question(plan))
+	return c.confirm(ctx, ch.question(plan))
 }
 
 // noteSilence says, of a change that loses what the destination lacks, for how long the source has not told what it has. Where that can't

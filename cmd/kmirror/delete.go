@@ -59,7 +59,7 @@ func (c *cli) deleteMirror(ctx context.Context, mirror string) error {
 		}
 		question := fmt.Sprintf("Delete mirror %s and what is remembered of its %d topics? The topics stay as they are.",
 			mirror, len(result.Topics))
-		if err := c.confirm(question); err != nil {
+		if err := c.confirm(ctx, question); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -88,15 +89,24 @@ func (c *cli) printError(e *admin.Error) {
 // note prints a line for a human; results never go this way.
 func (c *cli) note(format string, args ...any) { fmt.Fprintf(c.err, format+"\n", args...) }
 
-// confirm asks at a terminal. Scripts and --yes are not asked.
-func (c *cli) confirm(question string) error {
+// confirm asks at a terminal. Scripts and --yes are not asked; Ctrl-C is a no.
+func (c *cli) confirm(ctx context.Context, question string) error {
 	if c.yes || !c.terminal {
 		return nil
 	}
 	fmt.Fprintf(c.err, "%s [y/N] ", question)
-	line, _ := bufio.NewReader(c.in).ReadString('\n')
-	if a := strings.ToLower(strings.TrimSpace(line)); a == "y" || a == "yes" {
-		return nil
+	answer := make(chan string, 1)
+	go func() { // reading a terminal can't be cut short: after Ctrl-C this ends with the process
+		line, _ := bufio.NewReader(c.in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		c.note("")
+	case a := <-answer:
+		if ctx.Err() == nil && (a == "y" || a == "yes") {
+			return nil
+		}
 	}
 	return &admin.Error{Code: kip1279.PolicyViolation, Message: "not confirmed, nothing was changed",
 		Hint: "answer y, or give --yes", Exit: admin.ExitRefused}

@@ -82,7 +82,7 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	if err != nil {
 		return err
 	}
-	return c.found(report)
+	return c.found(ctx, report)
 }
 
 // preflightAlone is preflight for a gateway alone.
@@ -109,11 +109,14 @@ func (c *cli) preflightAlone(ctx context.Context, cfg *Config, f preflightFlags)
 	if err != nil {
 		return err
 	}
-	return c.found(report)
+	return c.found(ctx, report)
 }
 
-// found prints a report.
-func (c *cli) found(report *preflight.Report) error {
+// found prints a report, unless it is of a look that was cut short.
+func (c *cli) found(ctx context.Context, report *preflight.Report) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err := c.emit(report.Findings, func(w io.Writer) { preflightTable(w, report.Findings) }); err != nil {
 		return err
 	}

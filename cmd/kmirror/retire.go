@@ -81,7 +81,7 @@ func (c *cli) retire(ctx context.Context, f retireFlags) error {
 	}
 	question := fmt.Sprintf("Retire node ids %s? %d partitions are handed back, %d topics stop being mirrored, and the process ends.",
 		ids(req.NodeIDs), out.Partitions, len(out.Stopped))
-	if err := c.confirm(question); err != nil {
+	if err := c.confirm(ctx, question); err != nil {
 		return err
 	}
 	req.DryRun = false

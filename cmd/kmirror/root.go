@@ -39,6 +39,9 @@ func (c *cli) run(ctx context.Context, args []string) int {
 		err = usageError(err.Error(), "see "+cmd.CommandPath()+" --help")
 	}
 	e := operatorError(err)
+	if ctx.Err() != nil {
+		e = interruption(cmd.Name(), e)
+	}
 	c.printError(e)
 	return exitCode(e)
 }
@@ -140,8 +143,7 @@ func operatorError(err error) *admin.Error {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {
-		return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted",
-			Hint: "what was begun goes on in kmirror serve; the same command again attaches to it", Exit: admin.ExitFailed}
+		return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Exit: admin.ExitFailed}
 	}
 	for _, sign := range []string{"unknown command", "accepts ", "unknown flag", "requires "} {
 		if strings.HasPrefix(err.Error(), sign) {
@@ -149,6 +151,23 @@ func operatorError(err error) *admin.Error {
 		}
 	}
 	return &admin.Error{Code: kip1279.UnknownServerError, Message: err.Error(), Hint: "see the log for what came before"}
+}
+
+// interruption is what is printed for e, with which Ctrl-C or SIGTERM has ended verb: that somebody did not answer is then no news.
+func interruption(verb string, e *admin.Error) *admin.Error {
+	if e.Code != kip1279.RequestTimedOut && e.Exit != admin.ExitUnreachable {
+		return e
+	}
+	hint := "what was begun goes on in kmirror serve; the same command again attaches to it"
+	switch verb {
+	case "serve", "demo":
+		return e
+	case "list", "describe", "verify", "preflight":
+		hint = "nothing was changed; the same command again begins anew"
+	case "unlock":
+		hint = "the same command again goes on, what is done is not done twice"
+	}
+	return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Hint: hint, Exit: admin.ExitFailed}
 }
 
 func exitCode(e *admin.Error) int {

@@ -71,10 +71,10 @@ func (c *cli) askTruncation(ctx context.Context, client *admin.Client, req admin
 	if c.yes || !c.terminal {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	req.DryRun = true
-	results, err := client.StartTopics(ctx, req)
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	results, err := client.StartTopics(limited, req)
+	cancel()
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (c *cli) askTruncation(ctx context.Context, client *admin.Client, req admin
 	if !truncates {
 		return nil
 	}
-	return c.confirm("Truncate?")
+	return c.confirm(ctx, "Truncate?")
 }
 
 // count prints a number of records, -1 being unknown.

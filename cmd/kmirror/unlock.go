@@ -80,7 +80,7 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 		c.note("no topic that matches carries the lock: nothing to do")
 		return c.emit([]unlock.Result{}, func(io.Writer) {})
 	}
-	if err := c.confirmUnlock(plans); err != nil {
+	if err := c.confirmUnlock(ctx, plans); err != nil {
 		return err
 	}
 	results, err := u.Do(ctx)
@@ -115,7 +115,7 @@ func nonNil[T any](s []T) []T {
 	return s
 }
 
-func (c *cli) confirmUnlock(plans []*unlock.TopicPlan) error {
+func (c *cli) confirmUnlock(ctx context.Context, plans []*unlock.TopicPlan) error {
 	if c.yes || !c.terminal {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (c *cli) confirmUnlock(plans []*unlock.TopicPlan) error {
 	}
 	c.note("%d topics become ordinary, writable topics; %d open transactions of the source stay open; mirroring them again needs "+
 		"--overwrite. See --dry-run.", len(plans), open)
-	return c.confirm("Unlock?")
+	return c.confirm(ctx, "Unlock?")
 }
 
 func orUnknown(mirror string) string {

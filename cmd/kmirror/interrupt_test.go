@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"kmirror/internal/admin"
+)
+
+// interruptedService is one whose operator presses Ctrl-C while it compares.
+type interruptedService struct {
+	*fakeService
+	interrupt func()
+}
+
+func (s *interruptedService) Call(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, error) {
+	s.interrupt()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Who presses Ctrl-C is told that this is what ended the command, not that a process did not answer.
+func TestAnInterruptedQuestionIsNobodysFault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &interruptedService{&fakeService{parts: []admin.PartitionInfo{{Mirror: "m", Topic: "t", State: "MIRRORING"}}}, cancel}
+	code, stdout, stderr := newHarness(t, s).runContext(ctx, "verify", "--mirror", "m")
+	if code != admin.ExitFailed || stdout != "" || !strings.HasPrefix(stderr, "kmirror: interrupted\n") || strings.Contains(stderr, "attaches") {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// question cancels when it is asked something.
+type question struct {
+	bytes.Buffer
+	cancel func()
+}
+
+func (q *question) Write(p []byte) (int, error) {
+	if strings.HasSuffix(string(p), "[y/N] ") {
+		q.cancel()
+	}
+	return q.Buffer.Write(p)
+}
+
+// Ctrl-C at a question is a no, without anything typed after it.
+func TestInterruptedAtAQuestion(t *testing.T) {
+	f := &lifeService{answer: accepted("t"), look: func(int) ([]admin.PartitionInfo, error) { return in("t-0 STOPPED"), nil }}
+	h := newHarness(t, f)
+	keyboard, typed := io.Pipe()
+	t.Cleanup(func() { typed.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	q := &question{cancel: cancel}
+	c := &cli{out: io.Discard, err: q, in: keyboard, terminal: true, environ: func() []string { return nil },
+		env: func(name string) (string, bool) { return h.address, name == "KMIRROR_BOOTSTRAP_SERVER" }}
+	code := c.run(ctx, []string{"failover", "--mirror", "m", "--all"})
+	if code != admin.ExitRefused || strings.Join(f.asked, " ") != "stop*" || !strings.Contains(q.String(), "not confirmed, nothing was changed") {
+		t.Errorf("exit %d, asked %v\n%s", code, f.asked, q.String())
+	}
+}
