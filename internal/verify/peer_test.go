@@ -37,6 +37,8 @@ type peer struct {
 	// slow is what each answer takes.
 	slow    time.Duration
 	fetches int
+	// prefer is the broker that consumers are sent to, 0 for none.
+	prefer int32
 }
 
 func newPeers(t *testing.T, policy string, logs map[int32][]records.Batch) *peers {
@@ -173,6 +175,8 @@ func (p *peers) fetch(b *peer, r *kmsg.FetchRequest) kmsg.Response {
 	switch {
 	case len(b.fail) > 0:
 		rp.ErrorCode, b.fail = b.fail[0], b.fail[1:]
+	case b.prefer != 0:
+		rp.PreferredReadReplica = b.prefer
 	case part.FetchOffset < b.start:
 		rp.ErrorCode = 1
 	default:

@@ -126,6 +126,23 @@ func TestStepEqual(t *testing.T) {
 	}
 }
 
+// What is a mirror at the source too is led by a kmirror there, which sends consumers to a real broker. One that sends on is not followed.
+func TestStepReadsWhereTheSourceSendsIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "delete", sequence(many(50)...), three(many(50)))
+	r.source = newPeers(t, "delete", map[int32][]records.Batch{1: sequence(many(50)...), 2: sequence(many(50)...)})
+	t.Cleanup(r.v.Close) // before these brokers wait for its connections
+	r.source.script(func(b map[int32]*peer) { b[1].prefer = 2 })
+	if got := r.verify(t, request); got.Batches != 50 || got.Differ != 0 || r.source.brokers[2].fetches == 0 {
+		t.Errorf("got %+v", got)
+	}
+	r.v.stepTime = 100 * time.Millisecond
+	r.source.script(func(b map[int32]*peer) { b[2].prefer = 1 })
+	if _, err := r.v.Step(t.Context(), request); err == nil || !strings.Contains(err.Error(), "sends consumers to broker 1") {
+		t.Errorf("sent from one to the other: %v", err)
+	}
+}
+
 // A difference on one replica of three is found and that replica named; the batch counts once.
 func TestStepNamesTheReplica(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,9 @@ type side struct {
 	cl     *kgo.Client
 	broker int32
 	// source: the leader at the source; false: a replica at the destination.
-	source    bool
+	source bool
+	// sent: the leader at the source has sent us to broker, a follower (KIP-392).
+	sent      bool
 	topic     string
 	id        protocol.UUID
 	partition int32
@@ -140,6 +142,10 @@ func (s side) fetchRaw(ctx context.Context, offset int64, maxBytes int32) (
 		return nil, false, err
 	}
 	if p.PreferredReadReplica >= 0 && len(p.RecordBatches) == 0 {
+		if s.source && !s.sent { // a kmirror leads there, since the topic is a mirror at the source too: a real broker has the log
+			s.broker, s.sent = p.PreferredReadReplica, true
+			return s.fetchRaw(ctx, offset, maxBytes)
+		}
 		return nil, false, fmt.Errorf("sends consumers to broker %d instead of answering", p.PreferredReadReplica)
 	}
 	return p, resp.ThrottleMillis > 0, nil
