@@ -80,6 +80,9 @@ func TestTraceOfACapture(t *testing.T) {
 	if code != 0 || !strings.Contains(errs, "ends within a packet") || !strings.Contains(out, "requests") {
 		t.Errorf("a capture that is cut: exit %d, %q, %s", code, out, errs)
 	}
+	if code, _, errs := traceRun(t, "", "--pcap", t.TempDir()); code != admin.ExitUsage || !strings.Contains(errs, "is a directory") {
+		t.Errorf("exit %d %s", code, errs)
+	}
 	if code, _, errs := traceRun(t, "neither this nor that", "--pcap", "-"); code != admin.ExitUsage || !strings.Contains(errs, "pcapng") {
 		t.Errorf("no capture: exit %d, %s", code, errs)
 	}

@@ -56,8 +56,10 @@ type netInterface struct {
 func NewReader(r io.Reader) (*Reader, error) {
 	p := &Reader{r: bufio.NewReaderSize(r, 64<<10)}
 	head, err := p.r.Peek(4)
-	if err != nil {
+	if errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: shorter than its first field", ErrFormat)
+	} else if err != nil {
+		return nil, err // a directory, say
 	}
 	const micro, nano, section = 0xa1b2c3d4, 0xa1b23c4d, 0x0a0d0d0a
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
