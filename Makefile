@@ -15,7 +15,7 @@ FUZZTIME ?= 10s
 .PHONY: build demo test unit kafka faults processes long compat suite load lint bench fuzz setup clean
 
 build:
-	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
 
 # Installs a JDK, Maven and kcat where they are missing.
 setup:
