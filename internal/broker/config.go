@@ -122,6 +122,9 @@ var ErrEvicted = errors.New("node id was unregistered by somebody else")
 // ErrSelfFenced is wrapped by what Ready returns between WantFence and ClearFence.
 var ErrSelfFenced = errors.New("kmirror has fenced itself, since it can't serve clients")
 
+// ErrPeer is wrapped by errors of replica lists that name ids of other kmirror processes, when one of these does not open its ids in time.
+var ErrPeer = errors.New("another kmirror process does not lift the cordon of its node ids")
+
 // ClusterMismatchError says that the controllers, the brokers and the pin don't name one and the same cluster.
 // Nothing was registered.
 type ClusterMismatchError struct{ Want, WantFrom, Got, GotFrom string }

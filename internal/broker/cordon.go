@@ -27,8 +27,13 @@ func newCordon(b *Broker) *cordon {
 	return &cordon{b: b, open: map[int32]bool{}, opened: make(chan struct{})}
 }
 
-// cordonTimeout bounds the wait for the controller to know that we are not cordoned.
-const cordonTimeout = 10 * time.Second
+const (
+	// cordonTimeout bounds the wait for the controller to know that we are not cordoned.
+	cordonTimeout = 10 * time.Second
+	// peersTimeout bounds the wait for other processes. One that stands still, or whose controllers are silent, may not be held dead yet, and who
+	// takes a dead one's place does without a standby rather than wait.
+	peersTimeout = 4 * time.Second
+)
 
 func cordonSupported(i *kraft.Image) bool { return i.Features[metadataVersion] >= cordonLevel }
 
@@ -107,8 +112,10 @@ func (c *cordon) liftPeers(ctx context.Context, ids []int32) error {
 	if len(theirs) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
+	defer cancel()
 	if err := c.b.cfg.LiftPeers(ctx, theirs); err != nil {
-		return fmt.Errorf("lift the cordon of node ids %v of other kmirror processes: %w", theirs, err)
+		return fmt.Errorf("%w %v: %w", ErrPeer, theirs, err)
 	}
 	return nil
 }

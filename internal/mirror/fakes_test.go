@@ -42,7 +42,8 @@ type world struct {
 	fresh    func() // what others have stored shows
 	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
 	joinErr   map[string]error
-	clearELR  bool // reassignments clear eligible leader replicas
+	clearELR  bool           // reassignments clear eligible leader replicas
+	deaf      map[int32]bool // ids of other processes that don't open them
 	sourceErr error
 	notReady  bool
 	fenced    bool // by itself
@@ -137,6 +138,15 @@ func (w *world) CreatePartitions(_ context.Context, topic string, _ int32, assig
 }
 
 func (w *world) Reassign(_ context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error {
+	failed := map[protocol.TopicPartition]error{}
+	for tp, l := range lists {
+		if slices.ContainsFunc(l, func(id int32) bool { return w.deaf[id] }) {
+			failed[tp] = broker.ErrPeer
+		}
+	}
+	if len(failed) > 0 {
+		return failed
+	}
 	for tp, l := range lists {
 		w.did("reassign")
 		w.lists = append(w.lists, l)

@@ -132,7 +132,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	var errs []error
 	if len(lists) > 0 {
 		m.log.Info("taking our place in replica lists", "partitions", len(lists))
-		failed := m.cfg.Destination.Reassign(ctx, lists)
+		failed := m.reassignToLead(ctx, lists)
 		errs = append(errs, joinErrors("reassign", failed))
 		dropFailed(elect, failed)
 		m.fault("listed")
@@ -151,6 +151,23 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 		return m.cfg.Destination.Owns(ip.Leader)
 	}))
 	return errors.Join(errs...)
+}
+
+// reassignToLead sets replica lists with which we are to lead. Where another process does not open its ids for them (it may stand still, or not
+// hear its controller, and not be held dead yet) we go on without it: a standby comes later, leadership must not wait for one.
+func (m *Manager) reassignToLead(ctx context.Context, lists map[protocol.TopicPartition][]int32) map[protocol.TopicPartition]error {
+	failed := m.cfg.Destination.Reassign(ctx, lists)
+	alone := map[protocol.TopicPartition][]int32{}
+	for tp, err := range failed {
+		if errors.Is(err, broker.ErrPeer) {
+			alone[tp] = slices.DeleteFunc(slices.Clone(lists[tp]), func(id int32) bool { return m.guest(id) && !m.cfg.Destination.Owns(id) })
+		}
+	}
+	if len(alone) > 0 {
+		m.log.Warn("taking our place without a standby, which does not answer", "partitions", len(alone))
+		maps.Copy(failed, m.cfg.Destination.Reassign(ctx, alone))
+	}
+	return failed
 }
 
 // joinAndElect brings our ids into ISRs and elects each as soon as it is in: between the two a locked partition meets its min ISR

@@ -65,6 +65,30 @@ func TestYields(t *testing.T) {
 	}
 }
 
+// TestLeadsWithoutStandby: whose standby does not open its ids leads without one.
+func TestLeadsWithoutStandby(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9005, 9006, 9001, 1, 2, 3}, ISR: []int32{9005, 9006, 9001, 1, 2, 3}, Leader: 9005,
+		LeaderEpoch: 5}, lockOn)
+	w.states[orders0] = coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing,
+		LastMirrorEpoch: -1, Aligned: true}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	standby := shared(t, w, m, false)
+	m.cfg.Processes = func() []Process {
+		return []Process{{NodeIDs: m.cfg.NodeIDs, Self: true}, *standby, {NodeIDs: []int32{9005, 9006}, Dead: true}}
+	}
+	w.deaf = map[int32]bool{standby.NodeIDs[0]: true}
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 || !slices.Equal(w.lists[0], []int32{9001, 9002, 1, 2, 3}) {
+		t.Errorf("led by %d, lists set: %v", p.Leader, w.lists)
+	}
+	w.deaf = nil
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); !slices.Equal(p.Replicas, []int32{9001, 9002, standby.NodeIDs[0], 1, 2, 3}) {
+		t.Errorf("the standby is back, replicas %v", p.Replicas)
+	}
+}
+
 // TestYieldsNotForEver: who is to lead and does not come keeps nobody from looking after the partition.
 func TestYieldsNotForEver(t *testing.T) {
 	w := newWorld()
