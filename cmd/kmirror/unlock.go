@@ -71,7 +71,7 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	defer u.Close()
 	plans, err := u.Look(ctx)
 	if err != nil {
-		return err
+		return unlockCut(ctx, err)
 	}
 	if c.dryRun {
 		return c.emit(nonNil(plans), func(w io.Writer) { unlockPlan(w, plans) })
@@ -85,12 +85,34 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	}
 	results, err := u.Do(ctx)
 	if err != nil {
-		return err
+		c.noteOpen(plans)
+		return unlockCut(ctx, err)
 	}
 	if err := c.emit(results, func(w io.Writer) { unlockTable(w, results) }); err != nil {
 		return err
 	}
 	return unlockError(results)
+}
+
+// abortLine tells how a transaction of the source is aborted.
+const abortLine = "%s, to abort the transaction of producer id %d: %s"
+
+// noteOpen tells of open transactions when there is no table that would: the next run can't tell them from those of this cluster's clients.
+func (c *cli) noteOpen(plans []*unlock.TopicPlan) {
+	for _, p := range plans {
+		for _, t := range p.OpenTransactions {
+			c.note(abortLine, p.Topic, t.ProducerID, t.Abort)
+		}
+	}
+}
+
+// unlockCut is the error of an unlock that did not come to its end. Nobody goes on with what was interrupted, unlike with what serve was asked.
+func unlockCut(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Exit: admin.ExitFailed,
+		Hint: "what was done stays done, and topics may be half way; the same command again goes on from there"}
 }
 
 // nodeIDs reads a list of broker ids.
@@ -180,7 +202,7 @@ func unlockTable(w io.Writer, results []unlock.Result) {
 			fmt.Fprintf(w, "%s, given up: %s\n", r.Topic, line)
 		}
 		for _, t := range r.OpenTransactions {
-			fmt.Fprintf(w, "%s, to abort the transaction of producer id %d: %s\n", r.Topic, t.ProducerID, t.Abort)
+			fmt.Fprintf(w, abortLine+"\n", r.Topic, t.ProducerID, t.Abort)
 		}
 	}
 }

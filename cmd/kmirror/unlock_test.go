@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,37 @@ func TestUnlockRefusesBadInput(t *testing.T) {
 		if code != admin.ExitUsage || !strings.Contains(stderr, tt.text) {
 			t.Errorf("unlock %s: exit %d, %q; want %d and %q", tt.args, code, stderr, admin.ExitUsage, tt.text)
 		}
+	}
+}
+
+// TestUnlockInterrupted: nobody goes on with what it has begun, and an error of the connection that it gave up says nothing.
+func TestUnlockInterrupted(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		if c, err := l.Accept(); err == nil {
+			defer c.Close()
+		}
+	}()
+	code, _, stderr := (&harness{t: t}).runContext(ctx, "unlock", "--config", unlockConfig(t, l.Addr().String()), "--topics", "orders")
+	if code != admin.ExitFailed || !strings.Contains(stderr, "interrupted") || !strings.Contains(stderr, "the same command again goes on") ||
+		strings.Contains(stderr, "attaches") {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+}
+
+// TestUnlockFailsWithTheTransactions: what is open is told also where there is no table.
+func TestUnlockFailsWithTheTransactions(t *testing.T) {
+	var out strings.Builder
+	c := &cli{err: &out}
+	c.noteOpen([]*unlock.TopicPlan{{Topic: "orders", OpenTransactions: []unlock.OpenTransaction{{ProducerID: 7, Abort: "kafka-transactions.sh abort"}}}})
+	if want := "orders, to abort the transaction of producer id 7: kafka-transactions.sh abort\n"; out.String() != want {
+		t.Errorf("%q", out.String())
 	}
 }
 

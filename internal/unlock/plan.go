@@ -79,8 +79,23 @@ func (u *Unlocker) task(name string, t *topic, known map[string]coordinator.Topi
 			k.plan.Guessed = coordinator.DefaultTopic + " does not know the topic"
 		}
 	}
+	u.noteSpare(k)
 	u.requests(k, t)
 	return k
+}
+
+// noteSpare tells of replicas that an interrupted run may have left: a topic with one replica gets a second for a moment, so that the
+// controller forgets the eligible leader replicas. It may also be somebody's wish, and does no harm.
+func (u *Unlocker) noteSpare(k *task) {
+	if k.size || !k.minISR || k.wanted != 1 {
+		return
+	}
+	for n, real := range k.before {
+		if len(real) == 2 {
+			u.cfg.Note("%s-%d is on brokers %v and had one replica: an unlock that was interrupted may have added broker %d; if nobody else has, take it "+
+				"off with kafka-reassign-partitions.sh", k.plan.Topic, n, real, real[1])
+		}
+	}
 }
 
 // requests writes down what will be sent, by what is seen now.
