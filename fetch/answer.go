@@ -38,7 +38,7 @@ func (p *partition) answered(
 	}
 	p.recovered()
 	s.lastFetch = now
-	p.sourceOffsets(rp)
+	p.sourceOffsets(rp, now)
 	if c == nil {
 		return 0, false
 	}
@@ -72,10 +72,10 @@ func (p *partition) append(c *chunk) {
 }
 
 // sourceOffsets takes log start and high watermark from an answer.
-func (p *partition) sourceOffsets(rp *kmsg.FetchResponseTopicPartition) {
+func (p *partition) sourceOffsets(rp *kmsg.FetchResponseTopicPartition, now time.Time) {
 	s := &p.src
 	if rp.HighWatermark >= 0 {
-		s.end = rp.HighWatermark
+		s.end, s.endAt = rp.HighWatermark, now
 	}
 	if rp.LogStartOffset > s.start {
 		s.start = rp.LogStartOffset

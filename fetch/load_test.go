@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"kmirror/protocol"
 )
 
@@ -94,5 +96,21 @@ func TestALateHistoryIsDropped(t *testing.T) {
 		if !m.finishLoads(t.Context(), 2, []*loading{late}) || p.src.needLoad {
 			t.Error("the history of the leader is not taken")
 		}
+	}
+}
+
+// TestTheAgeOfAnEndThatNothingWasFetchedOf: an end that only the load has told grows old as any does when its source falls silent.
+func TestTheAgeOfAnEndThatNothingWasFetchedOf(t *testing.T) {
+	r := newRig(t, 1)
+	r.src.do(func() { r.topic.parts[0].add(batch(0, 10, 0, 50)) })
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	r.src.onFetch = func(int32, *kmsg.FetchRequest) *kmsg.FetchResponse { <-release; return nil }
+	began := time.Now()
+	r.mirror(1)
+	r.syncAll(0, r.three()...)
+	s := r.until("the end is known", func(s Status) bool { return s.SourceEnd == 10 })
+	if !s.LastSourceFetch.IsZero() || s.SourceEndAt.Before(began) {
+		t.Errorf("fetched at %v, the end told at %v", s.LastSourceFetch, s.SourceEndAt)
 	}
 }

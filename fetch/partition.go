@@ -329,7 +329,7 @@ func (p *partition) status() Status {
 	s := Status{
 		Role: p.assign.Role, Leader: p.leader, LeaderEpoch: p.leaderEpoch, RollCall: p.rollCall,
 		LogStart: p.logStart(), LogEnd: p.end(), HighWatermark: p.hw,
-		SourceStart: p.src.start, SourceEnd: p.src.end, SourceEpoch: p.src.epoch,
+		SourceStart: p.src.start, SourceEnd: p.src.end, SourceEndAt: p.src.endAt, SourceEpoch: p.src.epoch,
 		LastEpoch: p.handed, EpochBlocked: p.blocked, Truncated: p.truncated,
 		Converged: p.converged(), Stuck: p.stop.stuck, Tailed: p.tailed(),
 		Followers: make(map[int32]FollowerStatus, len(p.followers)),

@@ -24,6 +24,8 @@ type source struct {
 	loads    uint64
 	// start and end are the source's log start and high watermark, leo its log end as of the last load; -1 unknown.
 	start, end, leo int64
+	// endAt is when the source last told its end.
+	endAt time.Time
 	// next is the offset to read next, -1 before the first read; prevEpoch the epoch of the batch before it. An answer
 	// without batches changes neither (KAFKA-15510).
 	next      int64
@@ -214,7 +216,7 @@ func (p *partition) loadedHistory(h history, start, end, leo int64, now time.Tim
 		p.setBack(oldEnd, has)
 		return // with the history that fits what was mirrored: nothing of it is cut
 	}
-	s.hist, s.start, s.end, s.leo = h, start, end, max(leo, end)
+	s.hist, s.start, s.end, s.leo, s.endAt = h, start, end, max(leo, end), now
 	s.loaded, s.needLoad = true, false
 	s.loads++
 	p.recovered()

@@ -140,8 +140,8 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 		i.Process = &m.cfg.Process
 		i.SourceOffset, i.DestinationOffset = known(st.SourceEnd), known(st.HighWatermark)
 		i.SourceEpoch, i.LastMirroredEpoch = known(st.SourceEpoch), known(st.LastEpoch)
-		if st.SourceEnd >= 0 && !st.LastSourceFetch.IsZero() {
-			i.SourceAgeSeconds = new(max(0, time.Since(st.LastSourceFetch).Seconds()))
+		if st.SourceEnd >= 0 && !st.SourceEndAt.IsZero() {
+			i.SourceAgeSeconds = new(max(0, time.Since(st.SourceEndAt).Seconds()))
 		}
 		if st.SourceEnd >= 0 && st.HighWatermark >= 0 {
 			lag := max(0, st.SourceEnd-st.HighWatermark)

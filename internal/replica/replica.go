@@ -88,6 +88,8 @@ type Status struct {
 	// SourceStart, SourceEnd (high watermark) and SourceEpoch (leader epoch, from metadata) are the source's.
 	SourceStart, SourceEnd int64
 	SourceEpoch            int32
+	// SourceEndAt is when the source last told SourceEnd, whether or not anything was fetched by then.
+	SourceEndAt time.Time
 	// LastEpoch is the newest epoch of a batch that was handed out or that followers had at the roll call.
 	LastEpoch int32
 	// EpochBlocked: batches are held back because their epoch is above LeaderEpoch; a bump is needed.
