@@ -353,6 +353,7 @@ func TestUnreachableOrForbidden(t *testing.T) {
 		text, hint string
 	}{
 		{errors.New("dial"), "does not answer", "bootstrap.servers"},
+		{fmt.Errorf("x: %w", kerr.NotLeaderForPartition), "can't do it now", "try again in a few seconds"},
 		{fmt.Errorf("x: %w", kerr.TopicAuthorizationFailed), "lacks a right at the source", "docs/operations.md"},
 	} {
 		var e *admin.Error
