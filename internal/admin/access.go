@@ -132,8 +132,8 @@ func tlsTrouble(address string, at stage, err error) *Error {
 	alert, alerted := remoteAlert(err)
 	switch {
 	case at == inPlain && (quietEnd(err) || errors.As(err, &frame) && frame.Kind() == "tls"):
-		return unreachable(fmt.Sprintf("%s closes the connection at once: it may want TLS", address),
-			"where admin has tls in kmirror.yaml, give security.protocol=SSL with truststore and keystore by "+where)
+		return unreachable(fmt.Sprintf("%s closes the connection at once: it has just ended, or it may want TLS", address),
+			"ask again, or another process; where admin has tls in kmirror.yaml, give security.protocol=SSL with truststore and keystore by "+where)
 	case at == inPlain:
 		return nil
 	case errors.As(err, &untrusted):
