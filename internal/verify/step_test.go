@@ -136,9 +136,9 @@ func TestStepReadsWhereTheSourceSendsIt(t *testing.T) {
 	if got := r.verify(t, request); got.Batches != 50 || got.Differ != 0 || r.source.brokers[2].fetches == 0 {
 		t.Errorf("got %+v", got)
 	}
-	r.v.stepTime = 100 * time.Millisecond
+	r.v.stepTime = 30 * time.Millisecond
 	r.source.script(func(b map[int32]*peer) { b[2].prefer = 1 })
-	if _, err := r.v.Step(t.Context(), request); err == nil || !strings.Contains(err.Error(), "sends consumers to broker 1") {
+	if _, err := r.steps(t, request); err == nil || !strings.Contains(err.Error(), "sends consumers to broker 1") {
 		t.Errorf("sent from one to the other: %v", err)
 	}
 }
