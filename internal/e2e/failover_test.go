@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,16 +63,27 @@ func TestFailover(t *testing.T) {
 	b.try("restart of all brokers", b.restart)
 }
 
-// promote: a producer is at work when promote begins and stops after a while. All that was acknowledged is there.
+// promote: a producer is at work when promote begins and stops after a while, in which the source stands still for as long as it has to rest
+// for a promote. All that was acknowledged is there.
 func (b *bed) promote(t *testing.T) {
 	const topic = "promote"
 	b.mirror(t, topic, 3, func() { produce(t, client(t, b.src), topic, 3, 100, 100) })
 	stop := flow(t, b.src, topic, 3, 500)
 	ended := make(chan int, 1)
-	go func() { time.Sleep(2 * time.Second); ended <- stop() }()
+	go func() {
+		source := b.src.Node(1)
+		time.Sleep(time.Second)
+		err := source.Pause()
+		time.Sleep(2500 * time.Millisecond)
+		if err = errors.Join(err, source.Resume()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		ended <- stop()
+	}()
 	took := b.s.verb("promote", topic)
 	n := <-ended
-	t.Logf("promoted in %s, under a producer that stopped after 2 s", took)
+	t.Logf("promoted in %s, under a producer that stopped after 4.5 s", took)
 	got := 0
 	for p := range int32(3) {
 		src, dst := valuesIn(t, b.src, topic, p, kgo.ReadUncommitted()), valuesIn(t, b.dst, topic, p, kgo.ReadUncommitted())
