@@ -288,7 +288,7 @@ func TestDrainReadsBelowTheWindow(t *testing.T) {
 func TestDrainFromTheWindowOfADeadSource(t *testing.T) {
 	r := newRig(t, 1)
 	fs := r.uneven()
-	r.src.close()
+	r.src.die()
 	r.until("source dead", func(s Status) bool { return s.Err != nil })
 	r.become(RoleFrozen) // FAILED
 	r.become(RoleDrain)
@@ -298,7 +298,7 @@ func TestDrainFromTheWindowOfADeadSource(t *testing.T) {
 
 func TestDrainWithEqualReplicasAndADeadSource(t *testing.T) {
 	r := newRig(t, 1)
-	r.src.close()
+	r.src.die()
 	r.become(RoleDrain)
 	fs := r.three()
 	for _, f := range fs {

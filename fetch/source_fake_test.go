@@ -80,6 +80,14 @@ func (s *fakeSource) close() {
 	s.wg.Wait()
 }
 
+// die ends the cluster while the test goes on: who connects is refused.
+func (s *fakeSource) die() {
+	for _, l := range s.nodes {
+		fakepeer.Refuse(s.t, l)
+	}
+	s.close()
+}
+
 func (s *fakeSource) opts() []kgo.Opt {
 	var seeds []string
 	for _, l := range s.nodes {
@@ -120,7 +128,7 @@ func (s *fakeSource) accept(node int32, l net.Listener) {
 		if s.closed {
 			s.mu.Unlock()
 			c.Close()
-			return
+			continue
 		}
 		s.conns[c] = struct{}{}
 		s.mu.Unlock()

@@ -80,7 +80,7 @@ func TestDrainAfterRestartWithoutSource(t *testing.T) {
 	for name, mirror := range map[string]string{"mirror unknown": "gone", "source dead": "m"} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, func(c *Config, _ *MirrorConfig) { c.stuckAfter = 30 * time.Millisecond })
-			r.src.close()
+			r.src.die()
 			a := r.assignment(0)
 			a.Role, a.Mirror = RoleDrain, mirror
 			r.l.Assign(a)

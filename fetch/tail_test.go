@@ -143,7 +143,7 @@ func TestTailAfterAnEarlierProcess(t *testing.T) {
 
 func testTailAfterAnEarlierProcess(t *testing.T, first Role) {
 	r := newRig(t, 1)
-	r.src.close()
+	r.src.die()
 	old, tail := tailOf(50, 4), tailOf(50, 2)
 	var log []byte
 	for b := int64(0); b < 50; b += 10 {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"kmirror/fetch"
+	"kmirror/internal/fakepeer"
 	"kmirror/internal/lockbuf"
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -61,11 +62,17 @@ func startBroker(t *testing.T, id int32) *testBroker {
 	}
 	b := &testBroker{t: t, id: id, ln: ln, conns: make(map[net.Conn]struct{})}
 	b.wg.Go(b.serve)
-	t.Cleanup(b.stop)
+	t.Cleanup(b.end)
 	return b
 }
 
+// stop ends the broker while the test goes on: who connects is refused.
 func (b *testBroker) stop() {
+	fakepeer.Refuse(b.t, b.ln)
+	b.end()
+}
+
+func (b *testBroker) end() {
 	b.ln.Close()
 	b.hangup()
 	b.wg.Wait()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"kmirror/internal/fakepeer"
 )
 
 func TestRequestsInFlightAreAnsweredAtShutdown(t *testing.T) {
@@ -80,7 +82,7 @@ func TestClientTriesEveryAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := free.Addr().String()
-	free.Close()
+	fakepeer.Refuse(t, free)
 	if got, err := dial(t, gone, address).ListMirrors(t.Context(), false); err != nil || len(got) != 1 {
 		t.Errorf("got %v, %v", got, err)
 	}

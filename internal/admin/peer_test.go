@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kmirror/internal/coordinator"
+	"kmirror/internal/fakepeer"
 	"kmirror/internal/peers"
 	"kmirror/protocol"
 	"kmirror/protocol/kip1279"
@@ -249,7 +250,7 @@ func TestPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	l.Close()
+	fakepeer.Refuse(t, l)
 	if _, err := p.Ping(t.Context(), address); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nobody there: %v", err)
 	}

@@ -1,8 +1,10 @@
 package fakepeer
 
 import (
+	"errors"
 	"net"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -61,5 +63,33 @@ func TestWhatIsNoRequestIsTold(t *testing.T) {
 		if err := <-ended; err == nil {
 			t.Errorf("%x: no error", frame)
 		}
+	}
+}
+
+// TestRefuse: who connects is refused, also where somebody was connected before, and nobody is given the port.
+func TestRefuse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	before, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	Refuse(t, l)
+	for range 1000 {
+		if nc, err := net.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%v, %v", nc, err)
+		}
+		other, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other.Addr().String() == at {
+			t.Error("the port is given to somebody else")
+		}
+		other.Close()
 	}
 }
