@@ -58,6 +58,7 @@ var stateCodes = []struct {
 	{coordinator.ErrNotCoordinator, kip1279.NotCoordinator},
 	{coordinator.ErrLoading, kip1279.CoordinatorLoadInProgress},
 	{coordinator.ErrUnreachable, kip1279.CoordinatorNotAvailable},
+	{coordinator.ErrClosed, kip1279.CoordinatorNotAvailable}, // it is leaving, and another process stores it
 	{coordinator.ErrFencedLeaderEpoch, kip1279.FencedLeaderEpoch},
 	{coordinator.ErrChanged, kip1279.InvalidClusterMirrorStates},
 	{errNoState, kip1279.InvalidRequest},

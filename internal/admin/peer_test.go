@@ -167,6 +167,10 @@ func TestStatesBetweenProcesses(t *testing.T) {
 	if got[3].Err == nil || got[3].Err.Error() != "other" {
 		t.Errorf("outcome: %v", got[3].Err)
 	}
+	o.errs = []error{coordinator.ErrClosed}
+	if got, err = p.WriteStates(t.Context(), to, states[:1]); err != nil || !errors.Is(got[0].Err, coordinator.ErrNotCoordinator) {
+		t.Errorf("of an owner that is leaving: %+v, %v, which is not tried at another", got, err)
+	}
 }
 
 func TestRecordsBetweenProcesses(t *testing.T) {
