@@ -57,7 +57,8 @@ func (w *wire) WriteStates(ctx context.Context, to Member, states []PartitionSta
 	if err != nil {
 		return nil, err
 	}
-	return s.WriteStates(ctx, states), nil
+	out := s.WriteStates(ctx, states)
+	return out, ctx.Err() // who asks by a network hears nothing any more once its time is over
 }
 
 func (w *wire) WriteRecords(ctx context.Context, to Member, records []Record) ([]Outcome, error) {
@@ -65,7 +66,8 @@ func (w *wire) WriteRecords(ctx context.Context, to Member, records []Record) ([
 	if err != nil {
 		return nil, err
 	}
-	return s.WriteRecords(ctx, records), nil
+	out := s.WriteRecords(ctx, records)
+	return out, ctx.Err()
 }
 
 func (w *wire) ReadStates(ctx context.Context, to Member, mirror string, ids []protocol.PartitionID) ([]ReadOutcome, error) {
@@ -73,7 +75,8 @@ func (w *wire) ReadStates(ctx context.Context, to Member, mirror string, ids []p
 	if err != nil {
 		return nil, err
 	}
-	return s.OwnStates(ctx, mirror, ids), nil
+	out := s.OwnStates(ctx, mirror, ids)
+	return out, ctx.Err()
 }
 
 func (w *wire) Watch([]Member) {}
