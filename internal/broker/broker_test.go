@@ -412,7 +412,9 @@ func TestLeavesInOrderAndInTime(t *testing.T) {
 		}
 		return r.ResponseKind() // not yet, for ever (KAFKA-14292)
 	}
-	b, stop := startFake(t, fakeConfig(q, 9001, 9002))
+	cfg := fakeConfig(q, 9001, 9002)
+	cfg.ShutdownTimeout = time.Minute
+	b, stop := startFake(t, cfg)
 	ready(t, b)
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -431,7 +433,7 @@ func TestLeavesInOrderAndInTime(t *testing.T) {
 	}
 
 	refuse.Store(true)
-	cfg := fakeConfig(q, 9001)
+	cfg = fakeConfig(q, 9001)
 	cfg.ShutdownTimeout = 200 * time.Millisecond
 	b, stop = startFake(t, cfg)
 	ready(t, b)

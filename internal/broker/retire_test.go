@@ -36,7 +36,9 @@ func TestRetiringUnregistersAfterTheControlledShutdown(t *testing.T) {
 		}
 		return resp
 	}
-	b, stop := startFake(t, fakeConfig(q, 9001, 9002))
+	cfg := fakeConfig(q, 9001, 9002)
+	cfg.ShutdownTimeout = time.Minute
+	b, stop := startFake(t, cfg)
 	ready(t, b)
 	b.Retire()
 	if err := stop(); err != nil {
