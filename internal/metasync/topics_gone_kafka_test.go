@@ -65,6 +65,11 @@ func TestCutOffBroker(t *testing.T) {
 		})
 	}
 	old := made("anew")
+	beyond := kadm.NewClient(at(2))
+	eventually(t, "the broker that is to be cut off knows the other", func() bool { // which may have been fenced for a moment
+		ms, err := beyond.ListBrokers(t.Context())
+		return err == nil && len(ms) == 2
+	})
 	way.cut()
 	fenced := func() bool {
 		ms, err := first.ListBrokers(t.Context())
