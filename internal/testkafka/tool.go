@@ -44,9 +44,10 @@ func javaTool(ctx context.Context, b bundle, class string, args []string) *exec.
 	return l.command(ctx, toolHeap, class, args...)
 }
 
-// Kcat returns a command that runs kcat, a client on librdkafka. That it is missing is returned by Start or Run.
+// Kcat returns a command that runs kcat, a client on librdkafka, which waits for metadata for a minute unless args say otherwise: its own
+// five seconds are less than a machine may stand still for. That it is missing is returned by Start or Run.
 func Kcat(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "kcat", args...)
+	cmd := exec.CommandContext(ctx, "kcat", append([]string{"-m", "60"}, args...)...)
 	if _, err := findCommand("kcat", "kcat"); err != nil {
 		cmd.Err = err
 	}
