@@ -127,7 +127,7 @@ func gatewayTools(t *testing.T, dst *testkafka.Cluster, gateway string) {
 		t.Fatal(err)
 	}
 	kcat := func(addr string) (n int, err error) {
-		out, err := testkafka.Kcat(timeout(t, 30*time.Second), "-C", "-e", "-q", "-b", addr, "-t", "ro", "-o", "beginning",
+		out, err := testkafka.Kcat(timeout(t, 30*time.Second), "-C", "-e", "-q", "-m", "10", "-b", addr, "-t", "ro", "-o", "beginning",
 			"-X", "security.protocol=SASL_SSL", "-X", "ssl.ca.location="+dst.Security().CA(), "-X", "sasl.mechanism=SCRAM-SHA-512", "-X", "sasl.username=reader",
 			"-X", "sasl.password="+dst.Security().Password("reader")).Output()
 		return strings.Count(string(out), "\n"), err
