@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"kmirror/internal/fakepeer"
 	"kmirror/protocol/kraft"
 )
 
@@ -19,7 +20,7 @@ func TestReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed.Close()
+	fakepeer.Refuse(t, closed)
 	at := func(name string, l net.Listener) []kraft.Endpoint {
 		return []kraft.Endpoint{{Name: name, Host: "127.0.0.1", Port: uint16(l.Addr().(*net.TCPAddr).Port)}}
 	}
