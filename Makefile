@@ -12,7 +12,7 @@ KAFKA_LIMIT ?= 41m
 KAFKA_TIMEOUT ?= 40m
 FUZZTIME ?= 10s
 
-.PHONY: build demo test unit kafka faults processes long compat suite load lint bench fuzz setup clean
+.PHONY: build demo modules test unit kafka faults processes long compat suite load lint bench fuzz setup clean
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/kmirror ./cmd/kmirror
@@ -24,7 +24,14 @@ setup:
 demo: setup build
 	bin/kmirror demo $(DEMO_FLAGS)
 
-test: setup lint unit kafka
+test: setup modules lint unit kafka
+
+# Downloads what is compiled and checked with, in three tries: a proxy of modules may be away for a moment.
+modules:
+	@for try in 1 2 3; do \
+		{ go list -deps -test ./... && go run $(STATICCHECK) -version; } >/dev/null && break; \
+		((try == 3)) || sleep 5; \
+	done
 
 # Without brokers: -short skips the tests that need them.
 unit:
