@@ -48,6 +48,14 @@ func TestAlter(t *testing.T) {
 			t.Errorf("%s with a typo: exit %d, asked %+v\n%s", verb, code, f.altered, stderr)
 		}
 	}
+	missing := filepath.Join(t.TempDir(), "missing.properties")
+	if err := os.WriteFile(missing, []byte("bootstrap.server=a:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := h.run("create", "--mirror", "m", "--mirror-config", missing); code != admin.ExitUsage ||
+		!strings.Contains(stderr, "bootstrap.server is not known here") || !strings.Contains(stderr, "bootstrap.servers: no host:port given") {
+		t.Errorf("the one key that is needed is misspelt: exit %d %s", code, stderr)
+	}
 	if code, _, stderr := h.run("alter", "--mirror", "m", "--mirror-config", "/none"); code != admin.ExitUsage || !strings.Contains(stderr, "/none") {
 		t.Errorf("no file: exit %d %s", code, stderr)
 	}

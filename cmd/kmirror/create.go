@@ -91,13 +91,10 @@ func (c *cli) mirrorFile(mirror, file string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := admin.CheckMirror(mirror, props); err != nil {
-		return nil, err
-	}
-	for _, w := range clientconf.Warnings(props) {
+	for _, w := range clientconf.Warnings(props) { // a misspelt key explains what is missing below
 		c.note("warning: %s: %s", file, w)
 	}
-	return props, nil
+	return props, admin.CheckMirror(mirror, props)
 }
 
 // createPlan tells what create would send. It asks for the mirrors that exist and changes nothing.

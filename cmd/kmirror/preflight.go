@@ -62,10 +62,7 @@ func (c *cli) preflight(ctx context.Context, f preflightFlags) error {
 	look.Listeners = cfg.looked()
 	var props map[string]string
 	if f.mirrorConfig != "" {
-		if props, err = readProperties(f.mirrorConfig); err != nil {
-			return err
-		}
-		if err := admin.CheckMirror("preflight", props); err != nil {
+		if props, err = c.mirrorFile("preflight", f.mirrorConfig); err != nil {
 			return err
 		}
 		if look.Source, _, err = clientconf.Options(props, nil); err != nil {

@@ -33,7 +33,7 @@ func newServeCommand(c *cli) *cobra.Command {
 	var file, profile string
 	var check bool
 	cmd := &cobra.Command{
-		Use:   "serve",
+		Use:   "serve --config F",
 		Short: "Run kmirror: join the destination and mirror what was started",
 		Long: `Run kmirror in the foreground: join the destination with the node ids of the configuration and mirror what was started. The
 log goes to stderr and says "ready" when all is in place, or every half minute why it is not; so does /readyz of the key http. A cluster

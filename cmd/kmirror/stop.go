@@ -51,7 +51,7 @@ command again attaches.`,
 	cmd.Flags().StringVar(&f.mirror, "mirror", "", "name of the mirror")
 	cmd.Flags().StringVar(&f.topics, "topics", "", "LIST of topics")
 	cmd.Flags().BoolVar(&f.all, "all", false, "all topics of the mirror")
-	cmd.Flags().Int64Var(&f.maxLoss, "max-loss", -1, "refuse topics that would lose more records than this (default: no bound)")
+	cmd.Flags().Int64Var(&f.maxLoss, "max-loss", -1, "refuse topics that would lose more records than this, as far as is known; -1 is no bound")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also topics whose copy is not complete yet (PREPARING)")
 	mustRequire(cmd, "mirror")
 	waitFlag(cmd, &f.wait)

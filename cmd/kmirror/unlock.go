@@ -73,11 +73,13 @@ func (c *cli) unlock(ctx context.Context, f unlockFlags) error {
 	if err != nil {
 		return unlockCut(ctx, err)
 	}
+	if len(plans) == 0 {
+		c.note("no topic that matches carries the lock: nothing to do")
+	}
 	if c.dryRun {
 		return c.emit(nonNil(plans), func(w io.Writer) { unlockPlan(w, plans) })
 	}
 	if len(plans) == 0 {
-		c.note("no topic that matches carries the lock: nothing to do")
 		return c.emit([]unlock.Result{}, func(io.Writer) {})
 	}
 	if err := c.confirmUnlock(ctx, plans); err != nil {

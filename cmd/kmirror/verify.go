@@ -94,7 +94,7 @@ func (c *cli) verify(ctx context.Context, topics string, step admin.VerifyReques
 	}
 	return &admin.Error{Code: kip1279.UnknownServerError,
 		Message: fmt.Sprintf("%d of %d batches differ", result.Differ, result.Batches),
-		Hint:    "don't fail over to the topics that differ; keep both sides' logs and see the page on guarantees",
+		Hint:    "don't fail over to the topics that differ; keep both sides' logs, and see what README.md guarantees",
 		Exit:    admin.ExitDiffers}
 }
 

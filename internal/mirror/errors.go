@@ -23,7 +23,7 @@ func unreachable(what string, err error) error {
 	for _, denied := range []error{kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.GroupAuthorizationFailed} {
 		if errors.Is(err, denied) {
 			e.Message = fmt.Sprintf("kmirror lacks a right at the %s: %v", what, err)
-			e.Hint = "grant what docs/operations.md lists"
+			e.Hint = "grant what docs/operations.md lists under Rights; kmirror preflight says which one is missing"
 		}
 	}
 	return e

@@ -114,6 +114,9 @@ func (r *Report) controllers(ctx context.Context, c Config, cluster string) *kra
 			answered++
 			r.add(Fail, "controller rights", "allow "+alterRight+" to the principal of destination.controller_client",
 				"%s is missing at %s: kmirror does not get ready", alterRight, addr)
+		case errors.Is(err, kerr.MismatchedEndpointType):
+			r.add(Fail, "controllers", "give the controllers' own listener, as in controller.quorum.bootstrap.servers or controller.quorum.voters "+
+				"of the brokers", "%s of destination.controllers is a listener of brokers", addr)
 		case err != nil:
 			r.add(Fail, "controllers", "check destination.controllers, controller_client and the network", "%s: %v", addr, err)
 		case id != cluster:

@@ -50,7 +50,7 @@ func (r *Report) add(level, check, hint, format string, args ...any) {
 // unreachable notes that somebody gave no answer.
 func (r *Report) unreachable(check string, err error) {
 	r.Unreachable = true
-	r.add(Fail, check, "check addresses, security settings and the network", "%v", err)
+	r.add(Fail, check, "check addresses, which are those of brokers and not of controllers, security settings and the network", "%v", err)
 }
 
 // Config of Run. Opts are of connections to brokers by bootstrap addresses; Controller and Replication are without addresses.

@@ -106,6 +106,9 @@ func unreachable(err error) error {
 	if k, ok := errors.AsType[*kerr.Error](err); ok {
 		e.Code = k.Code
 	}
+	if errors.Is(err, kerr.TopicAuthorizationFailed) {
+		e.Hint = "grant what docs/operations.md lists under Rights; kmirror preflight says which one is missing"
+	}
 	return e
 }
 
