@@ -47,6 +47,9 @@ func checkServe(ctx context.Context, cfg *Config, out io.Writer) error {
 	fmt.Fprintf(out, "brokers      cluster %s, %d brokers\n", meta.Cluster, len(meta.Brokers))
 	if cfg.alone() {
 		for _, b := range meta.Brokers {
+			if !cfg.Gateway[0].fronts(b.NodeID) {
+				continue // noted above
+			}
 			fmt.Fprintf(out, "gateway      fronts broker %d at %s\n", b.NodeID, net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port))))
 		}
 		fmt.Fprintln(out, "listeners    all addresses are free\nno controllers are configured: serve is a gateway alone, without mirrors")
