@@ -87,6 +87,9 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	if err != nil {
 		return err
 	}
+	if len(parts) == 0 && len(req.Topics) > 0 {
+		c.note("no mirrored topic matches --topics")
+	}
 	sync := c.syncStatus(ctx, client, req, parts)
 	if f.failed {
 		parts = slices.DeleteFunc(parts, func(p admin.PartitionInfo) bool { return p.State != statemachine.Failed.String() })

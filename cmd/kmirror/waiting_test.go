@@ -70,3 +70,14 @@ func TestCommandSaysWhatItWaitsFor(t *testing.T) {
 		})
 	}
 }
+
+// Topics that are misspelt look like topics that are not mirrored: describe says that nothing matches.
+func TestDescribeSaysThatNothingMatches(t *testing.T) {
+	h := newHarness(t, &fakeService{parts: partitions()})
+	if code, _, stderr := h.run("describe", "--topics", "none"); code != 0 || !strings.Contains(stderr, "no mirrored topic matches --topics") {
+		t.Errorf("exit %d %s", code, stderr)
+	}
+	if _, _, stderr := h.run("describe", "--topics", "t"); strings.Contains(stderr, "matches") {
+		t.Error(stderr)
+	}
+}
