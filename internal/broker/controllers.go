@@ -122,8 +122,8 @@ func (c *controllers) close() {
 	}
 }
 
-// try sends a request once to the active controller. An answer that says "not the controller" is errNotController; that
-// and any other failure makes the next try go elsewhere.
+// try sends a request once to the active controller. An answer that says "not the controller" is errNotController; that, one of a
+// controller that is still starting, and any other failure makes the next try go elsewhere.
 func (c *controllers) try(ctx context.Context, req kmsg.Request, timeout time.Duration) (kmsg.Response, error) {
 	addr, cl, err := c.current()
 	if err != nil {
@@ -134,6 +134,9 @@ func (c *controllers) try(ctx context.Context, req kmsg.Request, timeout time.Du
 	resp, err := cl.SeedBrokers()[0].Request(tctx, req)
 	if err == nil && notController(resp) {
 		err = errNotController
+	}
+	if err == nil {
+		err = stillStarting(resp)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -196,6 +199,20 @@ func (c *controllers) insist(
 			return nil, repeated, err
 		}
 	}
+}
+
+// stillStarting is the error of an answer to DescribeCluster by a controller that has not read its log yet: it knows of no metadata.version
+// then, which it calls UNSUPPORTED_VERSION, and its authorizer of no rights, UNKNOWN_SERVER_ERROR. Nil for all other answers.
+func stillStarting(resp kmsg.Response) error {
+	r, ok := resp.(*kmsg.DescribeClusterResponse)
+	if !ok || r.ErrorCode != kerr.UnsupportedVersion.Code && r.ErrorCode != kerr.UnknownServerError.Code {
+		return nil
+	}
+	err := kerr.ErrorForCode(r.ErrorCode)
+	if r.ErrorMessage != nil {
+		err = fmt.Errorf("%w (%s)", err, *r.ErrorMessage)
+	}
+	return err
 }
 
 // notController reports whether an answer, or any part of it, says NOT_CONTROLLER.
