@@ -190,8 +190,8 @@ func (n *nameBed) kcat(t *testing.T) {
 		t.Skipf("a mount namespace can't be made (it takes root, or user namespaces): %v %s", err, out)
 	}
 	run := func(in string, args ...string) string {
-		args = slices.Concat(within[1:], []string{"kcat", "-b", "all.kafka.test:" + n.port, "-X", "security.protocol=sasl_ssl",
-			"-X", "sasl.mechanisms=PLAIN", "-X", "sasl.username=" + testkafka.AdminUser,
+		args = slices.Concat(within[1:], []string{"kcat"}, testkafka.KcatPatience, []string{"-b", "all.kafka.test:" + n.port,
+			"-X", "security.protocol=sasl_ssl", "-X", "sasl.mechanisms=PLAIN", "-X", "sasl.username=" + testkafka.AdminUser,
 			"-X", "sasl.password=" + namesPassword, "-X", "ssl.ca.location=" + sec.CA()}, args)
 		cmd := exec.CommandContext(timeout(t, time.Minute), within[0], args...)
 		cmd.Stdin = strings.NewReader(in)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,10 +45,14 @@ func javaTool(ctx context.Context, b bundle, class string, args []string) *exec.
 	return l.command(ctx, toolHeap, class, args...)
 }
 
-// Kcat returns a command that runs kcat, a client on librdkafka, which waits for metadata for a minute unless args say otherwise: its own
-// five seconds are less than a machine may stand still for. That it is missing is returned by Start or Run.
+// KcatPatience are kcat's arguments with which it waits longer for metadata than the five seconds that it has by default: a machine with
+// much else to do may need them.
+var KcatPatience = []string{"-m", "60"}
+
+// Kcat returns a command that runs kcat, a client on librdkafka, with KcatPatience; a later -m counts. That it is missing is returned by
+// Start or Run.
 func Kcat(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "kcat", append([]string{"-m", "60"}, args...)...)
+	cmd := exec.CommandContext(ctx, "kcat", slices.Concat(KcatPatience, args)...)
 	if _, err := findCommand("kcat", "kcat"); err != nil {
 		cmd.Err = err
 	}
