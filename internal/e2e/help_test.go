@@ -89,11 +89,12 @@ func freePorts(tb testing.TB, n int) int {
 // portPair returns two ports in a row: a listener's second node id has the next port.
 func portPair(tb testing.TB) int { return freePorts(tb, 2) }
 
-// client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything.
+// client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything. It goes on asking for a topic
+// that the broker it has asked has not heard of: by default it gives records up after a second of that.
 func client(tb testing.TB, c *testkafka.Cluster, opts ...kgo.Opt) *kgo.Client {
 	tb.Helper()
 	cl, err := kgo.NewClient(slices.Concat(c.Opts(), []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(100 * time.Millisecond)}, opts)...)
+		kgo.MetadataMinAge(100 * time.Millisecond), kgo.UnknownTopicRetries(-1)}, opts)...)
 	if err != nil {
 		tb.Fatal(err)
 	}
