@@ -152,8 +152,11 @@ func openTxn(tb testing.TB, c *testkafka.Cluster, id string, topics ...string) (
 		init := kmsg.NewPtrInitProducerIDRequest()
 		init.TransactionalID, init.TransactionTimeoutMillis = &id, 600000
 		ir, err := init.RequestWith(timeout(tb, 10*time.Second), cl)
-		if err != nil || ir.ErrorCode != 0 {
-			return fmt.Errorf("InitProducerID: %v, code %d", err, ir.ErrorCode)
+		if err == nil {
+			err = kerr.ErrorForCode(ir.ErrorCode)
+		}
+		if err != nil {
+			return fmt.Errorf("InitProducerID: %w", err)
 		}
 		pid, epoch = ir.ProducerID, ir.ProducerEpoch
 		add := kmsg.NewPtrAddPartitionsToTxnRequest()
@@ -180,8 +183,11 @@ func openTxn(tb testing.TB, c *testkafka.Cluster, id string, topics ...string) (
 			req := kmsg.NewPtrEndTxnRequest()
 			req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = id, pid, epoch, commit
 			r, err := req.RequestWith(timeout(tb, 10*time.Second), cl)
-			if err != nil || r.ErrorCode != 0 && r.ErrorCode != 51 { // CONCURRENT_TRANSACTIONS: an earlier try got through
-				return fmt.Errorf("EndTxn: %v, code %d", err, r.ErrorCode)
+			if err == nil {
+				err = kerr.ErrorForCode(r.ErrorCode)
+			}
+			if err != nil && !errors.Is(err, kerr.ConcurrentTransactions) { // an earlier try got through
+				return fmt.Errorf("EndTxn: %w", err)
 			}
 			return nil
 		})
@@ -236,9 +242,11 @@ func placeOf(tb testing.TB, n *testkafka.Node, topic string) (leader int32, isr 
 	return p[0].Leader, p[0].ISR, nil
 }
 
-// committedIn lists the values under a key that a consumer of committed records sees in partition 0 of a topic.
+// committedIn lists the values under a key that a consumer of committed records sees in partition 0 of a topic, once all transactions that
+// are to end have ended: who ends one is answered before its markers are written, and nothing behind them is stable until then.
 func committedIn(tb testing.TB, c *testkafka.Cluster, topic, key string) (values []string) {
 	tb.Helper()
+	noneHangs(tb, c)
 	var end kadm.ListedOffset
 	eventually(tb, 30*time.Second, "last stable offset of "+topic, func() error {
 		offs, err := kadm.NewClient(client(tb, c)).ListCommittedOffsets(timeout(tb, 10*time.Second), topic)
