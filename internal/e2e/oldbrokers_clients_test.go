@@ -170,10 +170,13 @@ func (b *oldBed) formats(t *testing.T) {
 	eventually(t, 20*time.Second, "a leader", func() error {
 		topics, err := adm.ListTopics(timeout(t, 5*time.Second), "formats")
 		if err == nil {
-			leader = topics["formats"].Partitions[0].Leader
+			err = topics["formats"].Err // of a broker that has not heard of it
 		}
-		if leader < 0 {
-			return fmt.Errorf("%d leads: %v", leader, err)
+		if err != nil {
+			return err
+		}
+		if leader = topics["formats"].Partitions[0].Leader; leader < 1 {
+			return fmt.Errorf("%d leads", leader)
 		}
 		return nil
 	})

@@ -58,10 +58,11 @@ func oldBrokersOn(t *testing.T, version string) {
 	for id, d := range b.doors {
 		d.leadsTo(b.dst.Node(id).Addr(testkafka.ClientListener))
 	}
-	// One broker comes later.
+	// One broker comes later. The other tells of it until the controller has noticed, and that may have to be elected first.
 	if err := b.dst.Node(2).Stop(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, time.Minute, "broker 1 alone", func() error { return tellsOf(b.dst.Node(1).Addr(testkafka.ClientListener), 1) })
 	b.serve(t)
 	for _, step := range []struct {
 		name string
@@ -163,21 +164,26 @@ func (b *oldBed) reached(t *testing.T, ids ...int32) {
 	t.Helper()
 	eventually(t, time.Minute, fmt.Sprintf("brokers %v at the gateway", ids), func() error {
 		for _, id := range ids {
-			req, resp := kmsg.NewPtrMetadataRequest(), kmsg.NewPtrMetadataResponse()
-			req.Version, resp.Version, req.Topics = 1, 1, []kmsg.MetadataRequestTopic{}
-			body, err := exchanged(b.port(id), req)
-			if err == nil {
-				err = resp.ReadFrom(body)
-			}
-			if err == nil && len(resp.Brokers) != 2 {
-				err = fmt.Errorf("it tells of %d brokers", len(resp.Brokers))
-			}
-			if err != nil {
+			if err := tellsOf(b.port(id), 2); err != nil {
 				return fmt.Errorf("broker %d: %w", id, err)
 			}
 		}
 		return nil
 	})
+}
+
+// tellsOf asks whoever is at an address for brokers, and wants so many.
+func tellsOf(addr string, brokers int) error {
+	req, resp := kmsg.NewPtrMetadataRequest(), kmsg.NewPtrMetadataResponse()
+	req.Version, resp.Version, req.Topics = 1, 1, []kmsg.MetadataRequestTopic{}
+	body, err := exchanged(addr, req)
+	if err == nil {
+		err = resp.ReadFrom(body)
+	}
+	if err == nil && len(resp.Brokers) != brokers {
+		err = fmt.Errorf("it tells of %d brokers", len(resp.Brokers))
+	}
+	return err
 }
 
 // restarts: both brokers go and come back, and clients that were at work go on.
