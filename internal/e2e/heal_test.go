@@ -359,16 +359,20 @@ func TestHealSource(t *testing.T) {
 // epochs are leader epochs of a partition.
 type epochs struct{ source, destination int32 }
 
-// epochs returns those of all mirror partitions, which are known.
+// epochs waits until those of all mirror partitions are known, and returns them: of one whose leadership moves just now they are not.
 func (s *shim) epochs() (out []epochs) {
 	s.tb.Helper()
-	parts, err := s.describe()
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	for _, p := range parts {
-		out = append(out, epochs{*p.SourceEpoch, *p.DestinationEpoch})
-	}
+	eventually(s.tb, 30*time.Second, "epochs of all partitions", func() error {
+		out = nil
+		parts, err := s.describe()
+		for _, p := range parts {
+			if p.SourceEpoch == nil || p.DestinationEpoch == nil {
+				return fmt.Errorf("%s-%d: %v at the source, %v at the destination", p.Topic, p.Partition, deref(p.SourceEpoch), deref(p.DestinationEpoch))
+			}
+			out = append(out, epochs{*p.SourceEpoch, *p.DestinationEpoch})
+		}
+		return err
+	})
 	return out
 }
 
