@@ -75,12 +75,18 @@ func sameEpoch(t *testing.T, topic string, c, other *testkafka.Cluster) {
 }
 
 // epochOf is the leader epoch of partition 0, once all brokers know it.
-func epochOf(t *testing.T, c *testkafka.Cluster, topic string) (epoch int32) {
+func epochOf(t *testing.T, c *testkafka.Cluster, topic string) int32 {
+	t.Helper()
+	return epochAt(t, c, topic, 0)
+}
+
+// epochAt is epochOf for any partition.
+func epochAt(t *testing.T, c *testkafka.Cluster, topic string, partition int32) (epoch int32) {
 	t.Helper()
 	eventually(t, 30*time.Second, "brokers of one mind on "+topic, func() error {
 		d, err := agreed(t, c, topic)
 		if err == nil {
-			epoch = d.Partitions[0].LeaderEpoch
+			epoch = d.Partitions[partition].LeaderEpoch
 		}
 		return err
 	})

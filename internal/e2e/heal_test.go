@@ -303,16 +303,24 @@ func TestHealSource(t *testing.T) {
 
 	p.heals("leaders moved", func(t *testing.T) {
 		ahead := p.s.epochs()
-		for range 12 { // further than the destination's epochs are ahead at first
+		for range 12 { // further than the destination's epochs are ahead at first, if nothing has raised them since
 			moveLeaders(t, src, p.topic)
 		}
-		p.s.healed(src, time.Minute, p.topic, 3)
-		for i, e := range p.s.epochs() {
-			if was := ahead[i]; e.source <= was.destination {
-				t.Errorf("partition %d: the source went from epoch %d to %d only, the destination was at %d all the time", i, was.source, e.source,
-					was.destination)
+		for i, was := range ahead {
+			for epochAt(t, src, p.topic, int32(i)) <= was.destination {
+				moveLeaders(t, src, p.topic)
 			}
 		}
+		p.s.healed(src, time.Minute, p.topic, 3)
+		eventually(t, 30*time.Second, "epochs of the source that are above those of the destination before", func() error {
+			for i, e := range p.s.epochs() {
+				if was := ahead[i]; e.source <= was.destination {
+					return fmt.Errorf("partition %d: the source went from epoch %d to %d only, the destination was at %d all the time", i, was.source,
+						e.source, was.destination)
+				}
+			}
+			return nil
+		})
 	})
 	p.heals("leader stopped", func(t *testing.T) {
 		d, err := replicasOf(t, src, p.topic)
