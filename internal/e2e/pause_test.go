@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"kmirror/internal/kipclient"
 )
 
 // ends asks every broker for its log end of all partitions of topics.
@@ -117,9 +119,31 @@ func (b *bed) fails(t *testing.T, topic string) {
 		}
 		return fmt.Errorf("%+v", parts)
 	})
+	b.failureStored(t, topic)
 	b.s.refusedAs(4, "INVALID_CLUSTER_MIRROR_STATES", "pause", "--mirror", "p", "--topics", topic)
 	b.s.must("recover", "--mirror", "p", "--topics", topic)
 	b.s.get(30*time.Second, "MIRRORING", topic)
+}
+
+// failureStored waits until FAILED is stored of a partition of a topic: that is a moment after it is described, and what is stored counts.
+func (b *bed) failureStored(t *testing.T, topic string) {
+	t.Helper()
+	c, err := kipclient.Dial(b.s.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	parts := []any{kipclient.Object{"PartitionIndex": 0}, kipclient.Object{"PartitionIndex": 1}}
+	eventually(t, 30*time.Second, "FAILED (7) stored", func() error {
+		resp, err := c.Call("ReadMirrorStates", kipclient.Object{"MirrorName": "p", "Topics": []any{kipclient.Object{"Name": topic, "Partitions": parts}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(resp["Topics"]); !strings.Contains(got, " State:7]") {
+			return fmt.Errorf("stored states %s", got)
+		}
+		return nil
+	})
 }
 
 // afterStop: what is STOPPED can't be paused or resumed, and its mirror can be deleted.
