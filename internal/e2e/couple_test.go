@@ -42,7 +42,9 @@ func newCouple(t *testing.T) *couple {
 	p := &couple{topic: "orders", partitions: 8, source: newWire(t), controller: newWire(t)}
 	p.src = testkafka.Start(t, testkafka.Options{Name: "src",
 		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: p.source.addr()}}})
+	dead, _ := sessions()
 	p.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1,
+		Properties: map[string]string{"broker.session.timeout.ms": fmt.Sprint(dead.Milliseconds())},
 		Advertised: map[int32]map[string]string{101: {testkafka.ControllerListener: p.controller.addr()}}})
 	p.source.leads(p.src.Node(1).Addr(testkafka.ClientListener))
 	p.controller.leads(p.dst.Node(101).Addr(testkafka.ControllerListener))
