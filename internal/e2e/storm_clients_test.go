@@ -225,7 +225,7 @@ func (b *stormBed) slowWrite(t *testing.T) {
 		}
 	})
 	for time.Now().Before(end) {
-		p, err := b.peer(b.some(rand.N(doorCount)))
+		p, err := b.greeted(b.some(rand.N(doorCount)), metadataOf("busy"))
 		if err != nil {
 			t.Fatal(err)
 		}

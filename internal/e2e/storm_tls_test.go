@@ -52,7 +52,7 @@ func (b *stormBed) handshakes(t *testing.T) {
 			for j := range b.comeAndGo / 32 {
 				misuse := misuses[(i+j)%len(misuses)]
 				err := b.misuse(misuse, b.some(2*rand.N(doorGuest/2)+1))
-				for tries := 0; tries < 3 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)); tries++ {
+				for tries := 0; tries < 3 && ended(err); tries++ {
 					err = b.misuse(misuse, b.some(2*rand.N(doorGuest/2)+1)) // its broker took more than five seconds for a handshake
 				}
 				if err != nil {
@@ -72,6 +72,11 @@ func (b *stormBed) handshakes(t *testing.T) {
 	if n := len(mustRead(t, b.s.log)) - logged; n > 64<<10 {
 		t.Errorf("%d bytes in the log", n)
 	}
+}
+
+// ended reports whether an error is that of a connection that the other side has closed: by a read, or by a write after it.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // halted is a connection that swallows all but the first bytes that are written.
