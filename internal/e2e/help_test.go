@@ -113,13 +113,19 @@ func timeout(tb testing.TB, d time.Duration) context.Context {
 // createTopic makes a topic and returns when it has leaders.
 func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions int32, configs map[string]string) {
 	tb.Helper()
-	adm := kadm.NewClient(client(tb, c))
+	makeTopic(tb, c, client(tb, c), name, partitions, -1, configs)
+}
+
+// makeTopic is createTopic by a client of one's own, with so many replicas of each partition, -1 for the cluster's default.
+func makeTopic(tb testing.TB, c *testkafka.Cluster, cl *kgo.Client, name string, partitions int32, replicas int16, configs map[string]string) {
+	tb.Helper()
+	adm := kadm.NewClient(cl)
 	cfg := map[string]*string{}
 	for k, v := range configs {
 		cfg[k] = &v
 	}
 	created(tb, c, name, func() error {
-		rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, -1, cfg, name)
+		rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, replicas, cfg, name)
 		if err == nil {
 			err = rs.Error()
 		}

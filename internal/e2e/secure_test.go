@@ -387,10 +387,14 @@ func (b *secureBed) inStep(t *testing.T) {
 	if err := cl.ProduceSync(ctx, &kgo.Record{Value: []byte("open")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := kadm.NewClient(as(t, b.dst, kmirrorUser, b.dst.Bootstrap(testkafka.ClientListener)[0])).ListTransactions(ctx, nil, nil)
-	if _, ok := list["others"]; err != nil || !ok {
-		t.Errorf("transactions that kmirror sees: %v, %v", list.TransactionalIDs(), err)
-	}
+	seen := kadm.NewClient(as(t, b.dst, kmirrorUser, b.dst.Bootstrap(testkafka.ClientListener)[0]))
+	eventually(t, 30*time.Second, "the transaction among those that kmirror sees", func() error { // coordinators may still load what they know
+		list, err := seen.ListTransactions(ctx, nil, nil)
+		if _, ok := list["others"]; err == nil && !ok {
+			err = fmt.Errorf("%v", list.TransactionalIDs())
+		}
+		return err
+	})
 	if err := cl.EndTransaction(ctx, kgo.TryAbort); err != nil {
 		t.Error(err)
 	}

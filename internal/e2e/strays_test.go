@@ -39,13 +39,7 @@ func othersTopics(t *testing.T, src *testkafka.Cluster, version string) {
 	for i, cl := range []*kgo.Client{real, shim} {
 		for rf := int16(1); rf <= 3; rf++ {
 			name := fmt.Sprintf("others-%d-%d", i, rf)
-			rs, err := kadm.NewClient(cl).CreateTopics(timeout(t, 30*time.Second), 4, rf, nil, name)
-			if err == nil {
-				err = rs.Error()
-			}
-			if err != nil {
-				t.Fatalf("create %s: %v", name, err)
-			}
+			makeTopic(t, dst, cl, name, 4, rf, nil)
 			topics = append(topics, name)
 		}
 	}

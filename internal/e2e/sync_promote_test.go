@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"kmirror/internal/admin"
 	"kmirror/internal/testkafka"
 )
@@ -30,9 +28,7 @@ func TestPromoteBringsAll(t *testing.T) {
 
 	t.Run("internal topics", func(t *testing.T) { internalTopics(t, s, src) })
 	t.Run("new partitions", func(t *testing.T) {
-		if rs, err := kadm.NewClient(client(t, src)).UpdatePartitions(timeout(t, 20*time.Second), 4, "orders"); err != nil || rs.Error() != nil {
-			t.Fatal(err, rs.Error())
-		}
+		grow(t, src, "orders", 4)
 		setConfigs(t, src, "orders", map[string]string{"max.message.bytes": "3000000"})
 		produce(t, client(t, src), "orders", 4, 100, 50)
 		t.Logf("promoted in %v", s.verb("promote", "orders", "--wait", "60s"))

@@ -184,21 +184,27 @@ func configsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
 	s.caughtUp(src, 3, 30*time.Second, "app.orders")
 }
 
-// partitionsFollow: partitions that the source gains are mirrored from their first record on, placed like those of a new topic.
-func partitionsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
-	rs, err := kadm.NewClient(client(t, src)).UpdatePartitions(timeout(t, 20*time.Second), 4, "app.orders")
+// grow gives a topic more partitions and returns when all of them have leaders: a client that is told of fewer can't write to them.
+func grow(t *testing.T, c *testkafka.Cluster, topic string, partitions int) {
+	t.Helper()
+	rs, err := kadm.NewClient(client(t, c)).UpdatePartitions(timeout(t, 20*time.Second), partitions, topic)
 	if err == nil {
 		err = rs.Error()
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("partitions of %s: %v", topic, err)
 	}
-	eventually(t, 30*time.Second, "four partitions at the source", func() error {
-		if n := len(endOffsets(t, src, "app.orders")); n != 4 {
+	eventually(t, 30*time.Second, fmt.Sprintf("%d partitions of %s", partitions, topic), func() error {
+		if n := len(endOffsets(t, c, topic)); n != partitions {
 			return fmt.Errorf("%d", n)
 		}
 		return nil
 	})
+}
+
+// partitionsFollow: partitions that the source gains are mirrored from their first record on, placed like those of a new topic.
+func partitionsFollow(t *testing.T, s *shim, src, dst *testkafka.Cluster) {
+	grow(t, src, "app.orders", 4)
 	produce(t, client(t, src), "app.orders", 4, 200, 100)
 	s.caughtUp(src, 3, time.Minute, "app.orders")
 	sameSegments(t, src, dst, "app.orders", 4, 3)
