@@ -33,7 +33,7 @@ func TestUnlock(t *testing.T) {
 		{"kmirror, the source and a broker are lost", w.lose},
 		{"unlock without the broker", w.brokerDown},
 		{"stock tools without the broker", func(t *testing.T) { w.stockTools(t, stock) }},
-		{"the broker comes back", func(t *testing.T) { startBroker(t, w.dst, 3) }},
+		{"the broker comes back", func(t *testing.T) { startBroker(t, w.dst, 3); w.alive(t, 3) }},
 		{"unlock goes on", w.brokerBack},
 		{"stock tools go on", func(t *testing.T) { w.stockToolsEnd(t, stock) }},
 		{"a partition without leader", func(t *testing.T) { w.leaderless(t, stock) }},
@@ -353,6 +353,25 @@ func (w *wayOut) comeBack(t *testing.T) {
 	}
 }
 
+// alive waits until all brokers say that so many are: a tool, or unlock, may ask any of them, and takes one that it is not told of for dead.
+func (w *wayOut) alive(t *testing.T, want int) {
+	t.Helper()
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	eventually(t, 30*time.Second, "the brokers that are alive", func() error {
+		for _, id := range w.dst.Brokers() {
+			resp, err := atBroker(t, w.dst.Node(id), req)
+			if err != nil {
+				return err
+			}
+			if n := len(resp.(*kmsg.MetadataResponse).Brokers); n != want {
+				return fmt.Errorf("broker %d says %d", id, n)
+			}
+		}
+		return nil
+	})
+}
+
 // goodbye deletes topics, restarts kmirror uncleanly and forgets its ids: what makes a controller resign whose index of in-sync
 // replicas has stale entries (fact 12 of docs/kafka-facts.md). The cluster's logs are judged at the end.
 func (w *wayOut) goodbye(t *testing.T, stock *tools) {
@@ -368,18 +387,7 @@ func (w *wayOut) goodbye(t *testing.T, stock *tools) {
 	w.s.kill()
 	w.s.start()
 	w.s.kill()
-	eventually(t, 30*time.Second, "kmirror's ids are fenced", func() error {
-		req := kmsg.NewPtrMetadataRequest()
-		req.Topics = []kmsg.MetadataRequestTopic{}
-		resp, err := atBroker(t, w.dst.Node(1), req)
-		if err != nil {
-			return err
-		}
-		if n := len(resp.(*kmsg.MetadataResponse).Brokers); n != 3 {
-			return fmt.Errorf("%d brokers are alive", n)
-		}
-		return nil
-	})
+	w.alive(t, 3) // kmirror's ids are fenced
 	stock.run(t, "12")
 	if err := w.dst.Node(3).Kill(); err != nil { // an unclean registration of a real broker
 		t.Fatal(err)
