@@ -248,15 +248,18 @@ func (b *rotationBed) rotated(t *testing.T) {
 	if b.s.cmd.Process.Pid != process {
 		t.Error("it is another process")
 	}
-	after := b.ends(t)
-	for _, where := range []string{"listener CLIENT", "listener REPL", "destination.replication_client", "mirror m"} {
-		if before[where] == 0 || after[where] <= before[where] {
-			t.Errorf("the metric says that the certificate of %s ended at %.0f, and now at %.0f", where, before[where], after[where])
+	eventually(t, 30*time.Second, "the metric of the new certificates", func() error {
+		after := b.ends(t)
+		for _, where := range []string{"listener CLIENT", "listener REPL", "destination.replication_client", "mirror m"} {
+			if before[where] == 0 || after[where] <= before[where] {
+				return fmt.Errorf("the certificate of %s ended at %.0f, and now at %.0f", where, before[where], after[where])
+			}
 		}
-	}
-	if len(before) != 4 || len(after) != 4 {
-		t.Errorf("certificates are told of: %v, then %v", before, after)
-	}
+		if len(before) != 4 || len(after) != 4 {
+			return fmt.Errorf("certificates are told of: %v, then %v", before, after)
+		}
+		return nil
+	})
 }
 
 // ends are what kmirror's metrics say of the ends of certificates.

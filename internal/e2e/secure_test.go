@@ -188,14 +188,15 @@ func (b *secureBed) clients(t *testing.T) {
 	if n := b.read(t, 2000); n != 2000 {
 		t.Errorf("a group read %d records of 2000", n)
 	}
-	offs, err := kadm.NewClient(as(t, b.dst, "reader", b.s.client)).ListCommittedOffsets(timeout(t, 10*time.Second), "orders")
-	if err == nil {
-		err = offs.Error()
-	}
-	if err != nil {
-		t.Errorf("last stable offsets: %v", err)
-	}
-	err = as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second),
+	reader := kadm.NewClient(as(t, b.dst, "reader", b.s.client))
+	eventually(t, 30*time.Second, "last stable offsets", func() error {
+		offs, err := reader.ListCommittedOffsets(timeout(t, 10*time.Second), "orders")
+		if err == nil {
+			err = offs.Error()
+		}
+		return err
+	})
+	err := as(t, b.dst, "writer", b.s.client).ProduceSync(timeout(t, 20*time.Second),
 		&kgo.Record{Topic: "orders", Value: []byte("no")}).FirstErr()
 	if !errors.Is(err, kerr.PolicyViolation) {
 		t.Errorf("produce to the mirror topic: %v", err)

@@ -249,7 +249,10 @@ func activeKeeps(t *testing.T, s *shim, src, dst *testkafka.Cluster, topic strin
 	k := groupKind{"busy", []kgo.Opt{kgo.ConsumerGroup("busy"), kgo.DisableAutoCommit()}, false}
 	member := client(t, dst, append(k.opts, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 	defer member.Close()
-	fs := member.PollRecords(timeout(t, time.Minute), 10)
+	var fs kgo.Fetches
+	for ctx := timeout(t, time.Minute); fs.NumRecords() == 0 && ctx.Err() == nil; { // it may tell first of trouble with the group
+		fs = member.PollRecords(ctx, 10)
+	}
 	if err := member.CommitRecords(timeout(t, 20*time.Second), fs.Records()...); err != nil {
 		t.Fatal(err)
 	}

@@ -69,11 +69,8 @@ func lastSync(t *testing.T, s *shim, src, dst *testkafka.Cluster, k groupKind, t
 		}
 		return nil
 	})
-	k.work(t, src, topic, 60)
+	k.worksAlone(t, src, dst, topic) // that round may have stood still for as long
 	want := k.at(t, src, topic)
-	if maps.Equal(want, k.at(t, dst, topic)) {
-		t.Fatal("the group was synced before the last sync, or has not worked")
-	}
 	stop()
 	s.get(time.Minute, "STOPPED", topic)
 	if got := k.at(t, dst, topic); !maps.Equal(got, want) {
