@@ -28,7 +28,7 @@ func (b *stormBed) fuzz(t *testing.T) {
 	before, end := b.now(t), time.Now().Add(b.fuzzFor)
 	var wg sync.WaitGroup
 	var streams, frames, replies atomic.Int64
-	few := func() bool { return replies.Load() < max(10, frames.Load()/20) } // else there are eight times as many
+	few := func() bool { return replies.Load() < max(10, frames.Load()/20) } // else six times as many came, or more
 	for i := range 8 {
 		wg.Go(func() {
 			f := &fuzzer{r: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(i)))}
