@@ -68,10 +68,32 @@ func (p *process) processes() []mirror.Process {
 		case ok:
 			out = append(out, processOf(m, pong, p.broker.Image()))
 		case !p.peers.Alive(m):
-			out = append(out, mirror.Process{NodeIDs: m.NodeIDs, Dead: true})
+			last, silent := p.peers.Silence(m)
+			out = append(out, unseen(m, last, silent, p.broker.Image()))
 		}
 	}
 	return out
+}
+
+// apartAfter is for how long a process that is a member of the group and of the destination may be held dead. One that is dead has been no member
+// of the group for long by then (6 s), and is fenced (9 s).
+const apartAfter = 12 * time.Second
+
+// unseen is a process that does not answer: a dead one, or one that lives and can't be reached from here, such as through a firewall. Each of two
+// that held the other dead for good would take everything from it, again and again.
+func unseen(m coordinator.Member, last peers.Pong, silent time.Duration, img *kraft.Image) mirror.Process {
+	if silent < apartAfter || !serving(m, img) {
+		return mirror.Process{NodeIDs: m.NodeIDs, Dead: true}
+	}
+	return mirror.Process{NodeIDs: m.NodeIDs, Blind: last.Unreachable, Apart: true}
+}
+
+// serving reports whether the destination has an id of a process that is not fenced.
+func serving(m coordinator.Member, img *kraft.Image) bool {
+	return slices.ContainsFunc(m.NodeIDs, func(id int32) bool {
+		b := img.Brokers[id]
+		return b != nil && !b.Fenced && !b.InControlledShutdown
+	})
 }
 
 // processOf is another process by its answer. Of one that refuses us the destination tells whether it is there for others: both may have
@@ -79,11 +101,7 @@ func (p *process) processes() []mirror.Process {
 func processOf(m coordinator.Member, pong peers.Pong, img *kraft.Image) mirror.Process {
 	out := mirror.Process{NodeIDs: m.NodeIDs, Blind: pong.Unreachable, Leaving: pong.Leaving, Starting: !pong.Ready}
 	if pong.Refused {
-		out.Leaving = false
-		out.Starting = !slices.ContainsFunc(m.NodeIDs, func(id int32) bool {
-			b := img.Brokers[id]
-			return b != nil && !b.Fenced && !b.InControlledShutdown
-		})
+		out.Leaving, out.Starting, out.Apart = false, !serving(m, img), true
 	}
 	return out
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"kmirror/internal/coordinator"
 	"kmirror/internal/mirror"
@@ -32,6 +34,29 @@ func TestWhoRelievesAFencedProcess(t *testing.T) {
 		procs := []mirror.Process{{NodeIDs: []int32{9001}, Self: true, Starting: true}, processOf(coordinator.Member{NodeIDs: c.ids}, c.pong, img)}
 		if got := relieved(procs); got != c.want {
 			t.Errorf("%s: relieved %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestUnseen: who does not answer is dead, but for one that is long a member of the group and of the destination all the same.
+func TestUnseen(t *testing.T) {
+	img := kraft.Empty()
+	img.Brokers = map[int32]*kraft.Broker{9003: {ID: 9003, Fenced: true}, 9004: {ID: 9004}, 9005: {ID: 9005, InControlledShutdown: true}}
+	last := peers.Pong{Ready: true, Unreachable: []string{"dc1"}}
+	for name, c := range map[string]struct {
+		ids    []int32
+		silent time.Duration
+		dead   bool
+	}{
+		"just fallen silent":              {[]int32{9003, 9004}, 3 * time.Second, true},
+		"long silent, one id serves":      {[]int32{9003, 9004}, time.Minute, false},
+		"long silent, fenced":             {[]int32{9003}, time.Minute, true},
+		"long silent, leaving":            {[]int32{9005}, time.Minute, true},
+		"long silent, never a registered": {[]int32{9006}, time.Minute, true},
+	} {
+		p := unseen(coordinator.Member{NodeIDs: c.ids}, last, c.silent, img)
+		if p.Dead != c.dead || p.Apart == c.dead || !c.dead && !slices.Equal(p.Blind, last.Unreachable) {
+			t.Errorf("%s: %+v", name, p)
 		}
 	}
 }

@@ -36,7 +36,12 @@ type link struct {
 // newWire listens, and hands on to the address that leads is given later.
 func newWire(tb testing.TB) *wire {
 	tb.Helper()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", freePort(tb)))
+	return newWireAt(tb, freePort(tb))
+}
+
+func newWireAt(tb testing.TB, port int) *wire {
+	tb.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -57,12 +62,18 @@ func (w *wire) leads(target string) {
 
 // cut loses all that passes between the node and processes from now on; without any, everything passes again, what was held up first.
 func (w *wire) cut(dead ...*shim) {
+	var pids []int
+	for _, s := range dead {
+		pids = append(pids, s.cmd.Process.Pid)
+	}
+	w.cutOff(pids...)
+}
+
+// cutOff is cut for processes of any kind.
+func (w *wire) cutOff(pids ...int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.dead = nil
-	for _, s := range dead {
-		w.dead = append(w.dead, s.cmd.Process.Pid)
-	}
+	w.dead = pids
 	close(w.mended)
 	w.mended = make(chan struct{})
 }
@@ -168,21 +179,23 @@ func hasSocket(pid int, inode string) bool {
 }
 
 // inodeOf finds the socket of a loopback connection by its two ends. It looks again where there is none: lines may be missing from what the
-// kernel shows while others come and go. Those of Java are in another table, and found by nobody.
+// kernel shows while others come and go.
 func inodeOf(local, remote string) (inode string) {
 	for i := 0; i < 5 && inode == ""; i++ {
-		inode = listedInode(local, remote)
+		if inode = listedInode("/proc/net/tcp", "", local, remote); inode == "" {
+			inode = listedInode("/proc/net/tcp6", "0000000000000000FFFF0000", local, remote) // as Java makes them
+		}
 	}
 	return inode
 }
 
-func listedInode(local, remote string) string {
+func listedInode(file, prefix, local, remote string) string {
 	hex := func(addr string) string {
 		var port int
 		fmt.Sscanf(addr, "127.0.0.1:%d", &port)
-		return fmt.Sprintf("0100007F:%04X", port)
+		return fmt.Sprintf("%s0100007F:%04X", prefix, port)
 	}
-	table, _ := os.ReadFile("/proc/net/tcp")
+	table, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(table)) {
 		if f := strings.Fields(line); len(f) > 9 && f[1] == hex(local) && f[2] == hex(remote) {
 			return f[9]

@@ -24,6 +24,9 @@ type Process struct {
 	// Starting processes answer, and are given nothing yet. Dead ones don't answer: what they led is taken over without waiting for
 	// the controller to find out.
 	Starting, Dead bool
+	// Apart processes live, and can't be asked for anything from here: they lead what is theirs, and never stand by for this process, since
+	// they don't open their ids for its lists.
+	Apart bool
 }
 
 // able reports whether a process may be given partitions.
@@ -143,7 +146,8 @@ func (r *round) lives(node int32) bool {
 // settled reports whether what is known of processes has been the same for a while, and this one is well. Called by the loop only.
 func (m *Manager) settled(procs []Process, now time.Time) bool {
 	same := slices.EqualFunc(procs, m.known.procs, func(a, b Process) bool {
-		return slices.Equal(a.NodeIDs, b.NodeIDs) && slices.Equal(a.Blind, b.Blind) && a.Leaving == b.Leaving && a.Starting == b.Starting
+		return slices.Equal(a.NodeIDs, b.NodeIDs) && slices.Equal(a.Blind, b.Blind) && a.Leaving == b.Leaving && a.Starting == b.Starting &&
+			a.Apart == b.Apart
 	})
 	if !same || m.cfg.Destination.Ready() != nil { // the others have to learn that this one is ready, too
 		m.known.procs, m.known.since = procs, now
@@ -212,9 +216,9 @@ func (m *Manager) standby(id protocol.PartitionID) (int32, bool) {
 	}
 	c := choose(s.procs, s.mirrors[id.Topic], id)
 	switch {
-	case !c.lead.Self && c.lead.able():
+	case !c.lead.Self && c.lead.able() && !c.lead.Apart:
 		return c.lead.NodeIDs[0], true // it is about to take over
-	case c.two && !c.standby.Self:
+	case c.two && !c.standby.Self && !c.standby.Apart:
 		return c.standby.NodeIDs[0], true
 	}
 	return 0, false

@@ -89,6 +89,31 @@ func TestLeadsWithoutStandby(t *testing.T) {
 	}
 }
 
+// TestApart: who lives and can't be asked is left what it leads, and is named in no list.
+func TestApart(t *testing.T) {
+	w := newWorld()
+	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 9003, 1, 2, 3}, ISR: []int32{9001, 9002, 1, 2, 3}, Leader: 9001,
+		LeaderEpoch: 5}, lockOn)
+	w.states[orders0] = coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing,
+		LastMirrorEpoch: -1, Aligned: true}
+	m := newManager(t, w, mirrorTopic("orders", ordersID))
+	other := shared(t, w, m, false)
+	other.Apart = true
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 9001 || !slices.Equal(p.Replicas, []int32{9001, 9002, 1, 2, 3}) {
+		t.Errorf("led by %d, replicas %v", p.Leader, p.Replicas)
+	}
+	other = shared(t, w, m, true)
+	other.Apart = true
+	w.change("orders", func(p *kraft.Partition) {
+		p.Replicas, p.ISR, p.Leader, p.LeaderEpoch = []int32{9003, 9004, 1, 2, 3}, []int32{9003, 9004, 1, 2, 3}, 9003, 6
+	})
+	rounds(t, m, 3)
+	if p := w.Image().Partition(orders0); p.Leader != 9003 {
+		t.Errorf("taken from it, replicas %v", p.Replicas)
+	}
+}
+
 // TestYieldsNotForEver: who is to lead and does not come keeps nobody from looking after the partition.
 func TestYieldsNotForEver(t *testing.T) {
 	w := newWorld()

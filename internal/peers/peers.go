@@ -73,7 +73,8 @@ type Peers struct {
 type peer struct {
 	member coordinator.Member
 	dead   bool
-	pong   *Pong // the last answer
+	since  time.Time // when it was held dead
+	pong   *Pong     // the last answer
 	// stop ends its pings, nil before they begin.
 	stop context.CancelFunc
 }
@@ -145,6 +146,20 @@ func (p *Peers) Answer(m coordinator.Member) (Pong, bool) {
 		return Pong{}, false
 	}
 	return *w.pong, true
+}
+
+// Silence returns for how long a process has been held dead, 0 for one that is not, and what it had answered last.
+func (p *Peers) Silence(m coordinator.Member) (last Pong, silent time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.peers[m.ProcessID]
+	if w == nil || !w.dead {
+		return Pong{}, 0
+	}
+	if w.pong != nil {
+		last = *w.pong
+	}
+	return last, time.Since(w.since)
 }
 
 // Changed returns a channel that is closed when Alive or Answer may say something else.
@@ -253,7 +268,7 @@ func (p *Peers) dead(w *peer, why string) {
 		}
 		p.cfg.Log.Log(context.Background(), level, "process does not answer and is held dead", "process", w.member.ProcessID,
 			"admin", w.member.Admin, "why", why)
-		w.dead = true
+		w.dead, w.since = true, time.Now()
 		p.signal()
 	}
 }

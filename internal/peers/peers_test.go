@@ -152,6 +152,31 @@ func TestLife(t *testing.T) {
 	})
 }
 
+// TestSilence: it is counted from when a process was held dead, and ends with its next answer.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t)
+		b := coordinator.Member{ProcessID: "b-1", Admin: "b:1"}
+		f.set("b:1", &Pong{ProcessID: "b-1", Unreachable: []string{"dc1"}}, nil)
+		p.Watch([]coordinator.Member{b})
+		time.Sleep(time.Second)
+		if _, silent := p.Silence(b); silent != 0 {
+			t.Errorf("%s while it answers", silent)
+		}
+		f.set("b:1", nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
+		until(t, p, b, false)
+		time.Sleep(20 * time.Second)
+		if last, silent := p.Silence(b); silent != 20*time.Second || len(last.Unreachable) != 1 {
+			t.Errorf("silent for %s, before that %+v", silent, last)
+		}
+		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
+		until(t, p, b, true)
+		if _, silent := p.Silence(b); silent != 0 {
+			t.Errorf("%s after it has answered", silent)
+		}
+	})
+}
+
 // One failure is not enough, however long it took: this process itself may have been stopped meanwhile.
 func TestOneLateFailureIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
