@@ -105,7 +105,7 @@ func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, i
 		return c.lead.Self
 	case m.cfg.Destination.Owns(ip.Leader):
 		return true
-	case !c.lead.Self:
+	case !c.lead.Self, m.strangers(r, ip):
 		return false
 	case !m.guest(ip.Leader) || !r.lives(ip.Leader):
 		return true
@@ -114,6 +114,19 @@ func (m *Manager) lookChoice(r *round, mirror string, id protocol.PartitionID, i
 		r.lead = append(r.lead, id)
 	}
 	return false
+}
+
+// strangers reports whether a process that lives, and of which this one has not heard, leads a partition or is about to: one of the two has just
+// begun, or does not come into the group. What it has is nobody's to take before the two know of each other and come to the same choice.
+func (m *Manager) strangers(r *round, ip *kraft.Partition) bool {
+	leads := ip.Leader
+	if !m.guest(leads) {
+		if !m.taken(ip) {
+			return false
+		}
+		leads = ip.Replicas[0]
+	}
+	return r.lives(leads) && !slices.ContainsFunc(r.procs, func(p Process) bool { return slices.Contains(p.NodeIDs, leads) })
 }
 
 // taken reports whether the replica list of a partition begins with an id of another process: that one is taking it over.

@@ -114,6 +114,36 @@ func TestApart(t *testing.T) {
 	}
 }
 
+// TestStrangers: what a process has that lives and is not known yet is not taken from it, whether it leads already or is about to.
+func TestStrangers(t *testing.T) {
+	for name, p := range map[string]kraft.Partition{
+		"leads":       {Replicas: []int32{9005, 9006, 1, 2, 3}, ISR: []int32{9005, 9006, 1, 2, 3}, Leader: 9005, LeaderEpoch: 5},
+		"is about to": {Replicas: []int32{9005, 9006, 1, 2, 3}, ISR: []int32{1, 2, 3}, Leader: 1, LeaderEpoch: 5},
+	} {
+		w := newWorld()
+		w.topic("orders", ordersID, p, lockOn)
+		w.states[orders0] = coordinator.PartitionState{Mirror: "m", ID: orders0, State: statemachine.Mirroring, Previous: statemachine.Preparing,
+			LastMirrorEpoch: -1, Aligned: true}
+		m := newManager(t, w, mirrorTopic("orders", ordersID))
+		other := shared(t, w, m, false)
+		w.edit(func(i *kraft.Image) { i.Brokers[9005], i.Brokers[9006] = &kraft.Broker{}, &kraft.Broker{} })
+		us := Process{NodeIDs: m.cfg.NodeIDs, Self: true}
+		procs := []Process{us, *other}
+		m.cfg.Processes = func() []Process { return slices.Clone(procs) }
+		rounds(t, m, 2)
+		m.known.since = time.Now().Add(-time.Hour)
+		rounds(t, m, 3)
+		if len(w.lists) > 0 {
+			t.Errorf("%s: lists set: %v", name, w.lists)
+		}
+		procs = []Process{us, *other, {NodeIDs: []int32{9005, 9006}, Dead: true}}
+		rounds(t, m, 3)
+		if now := w.Image().Partition(orders0); now.Leader != 9001 {
+			t.Errorf("%s: it is dead, and %d leads", name, now.Leader)
+		}
+	}
+}
+
 // TestYieldsNotForEver: who is to lead and does not come keeps nobody from looking after the partition.
 func TestYieldsNotForEver(t *testing.T) {
 	w := newWorld()
