@@ -2,7 +2,9 @@ package mirror
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -10,6 +12,8 @@ import (
 
 	"kmirror/internal/admin"
 	"kmirror/internal/coordinator"
+	"kmirror/protocol"
+	"kmirror/protocol/kraft"
 )
 
 // logs answers for the logs of a cluster; *kadm.Client.
@@ -39,6 +43,37 @@ func extents(ctx context.Context, l logs, topic string) (map[int32]extent, error
 			return nil, err
 		}
 	}
+}
+
+// held tells where the logs of a topic of the destination begin and end. For one that kmirror leads without knowing it, since the start that
+// created it was cut short before anything was stored, no leader answers; its replicas do, and nothing was ever written to it without them.
+func (s *startRun) held(ctx context.Context, it *kraft.Topic, known *coordinator.Topic) (map[int32]extent, error) {
+	ours := slices.ContainsFunc(it.Partitions, func(p *kraft.Partition) bool { return s.m.guest(p.Leader) })
+	if !ours || known != nil && known.TopicID == it.ID {
+		return extents(ctx, s.here, it.Name)
+	}
+	ids := make([]protocol.PartitionID, len(it.Partitions))
+	for n := range ids {
+		ids[n] = protocol.PartitionID{Topic: it.ID, Partition: int32(n)}
+	}
+	ends, err := s.m.cfg.LogEnds(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	out := map[int32]extent{}
+	for n, id := range ids {
+		for _, b := range s.m.real(it.Partitions[n].ISR) {
+			end, ok := ends[id][b]
+			if !ok {
+				return nil, fmt.Errorf("broker %d does not tell where its log of %s-%d ends", b, it.Name, n)
+			}
+			out[int32(n)] = extent{0, max(out[int32(n)].end, end)}
+		}
+		if _, ok := out[int32(n)]; !ok {
+			return nil, fmt.Errorf("no real replica of %s-%d is in sync: one has to come back first", it.Name, n)
+		}
+	}
+	return out, nil
 }
 
 // extentsFor bounds the attempts of extents.

@@ -324,7 +324,7 @@ func (s *startRun) fresh(ctx context.Context, name string, d kadm.TopicDetail, k
 	if err := takable(img, it, d); err != nil {
 		return plan, err
 	}
-	held, err := extents(ctx, s.here, name)
+	held, err := s.held(ctx, it, known)
 	if err != nil {
 		return plan, unreachable("destination", err)
 	}
