@@ -62,7 +62,7 @@ func newGate(t *testing.T, change ...func(*GatewayConfig)) *gate {
 	if g.gw, err = NewGateway(cfg); err != nil {
 		t.Fatal(err)
 	}
-	g.front = g.gw.fronts[0]
+	g.front, g.gw.s.patience = g.gw.fronts[0], soon
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
 	go func() { g.done <- g.gw.Run(ctx) }()

@@ -255,6 +255,7 @@ func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.server.patience = soon
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() { w.done <- w.server.Run(ctx) }()

@@ -123,7 +123,7 @@ func (w *world) secureBroker(cert tls.Certificate, shown chan<- int) *testBroker
 			return nil
 		}})
 	b.wg.Go(b.serve)
-	w.t.Cleanup(b.stop)
+	w.t.Cleanup(b.end)
 	w.image.img.Brokers[1].Endpoints[0] = e
 	delete(w.image.img.Brokers, 2)
 	delete(w.image.img.Brokers, 3)

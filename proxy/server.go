@@ -31,6 +31,8 @@ type Server struct {
 	// replicaFetch has the Leader serve a replica and returns the whole answer.
 	replicaFetch func(ctx context.Context, req *kmsg.FetchRequest, nodeID, corr int32) (net.Buffers, error)
 	rightsLife   time.Duration
+	// patience replaces dialTimeout in tests, where it is not 0.
+	patience time.Duration
 
 	maxConnections atomic.Int64
 

@@ -145,7 +145,7 @@ func TestTLSOnBothLegs(t *testing.T) {
 				e.SecurityProtocol = 1
 				secure.ln = tls.NewListener(plain, server)
 				secure.wg.Go(secure.serve)
-				t.Cleanup(secure.stop)
+				t.Cleanup(secure.end)
 				w.image.img.Brokers[1].Endpoints[0] = e
 				delete(w.image.img.Brokers, 2)
 				delete(w.image.img.Brokers, 3)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -116,7 +117,7 @@ type answer struct {
 // dial connects to a broker, with a configuration that secure makes where it has TLS. The connection ends with owner at the latest. Replies
 // to what is forwarded over it go to c, which is told if the broker ends it; without one, requests of our own are all that it is for.
 func (s *Server) dial(owner context.Context, t target, secure func() *tls.Config, c *conn) (*upstream, error) {
-	ctx, cancel := context.WithTimeout(owner, dialTimeout)
+	ctx, cancel := context.WithTimeout(owner, cmp.Or(s.patience, dialTimeout))
 	defer cancel()
 	addr := net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 	var d net.Dialer
