@@ -61,3 +61,27 @@ func TestInterruptedAtAQuestion(t *testing.T) {
 		t.Errorf("exit %d, asked %v\n%s", code, f.asked, q.String())
 	}
 }
+
+// keyboard is a terminal at which nobody types but Ctrl-C.
+type keyboard struct {
+	interrupt func()
+	gone      chan struct{}
+}
+
+func (k keyboard) Read([]byte) (int, error) {
+	k.interrupt()
+	<-k.gone
+	return 0, io.EOF
+}
+
+// A capture that is to come from a terminal or a pipe, and does not, is not waited for after Ctrl-C: the summary ends it.
+func TestInterruptedCapture(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	k := keyboard{cancel, make(chan struct{})}
+	t.Cleanup(func() { close(k.gone) })
+	var out bytes.Buffer
+	c := &cli{out: &out, err: io.Discard, in: k, environ: func() []string { return nil }, env: func(string) (string, bool) { return "", false }}
+	if code := c.run(ctx, []string{"trace", "--pcap", "-"}); code != 0 || !strings.Contains(out.String(), "requests") {
+		t.Errorf("exit %d\n%s", code, out.String())
+	}
+}

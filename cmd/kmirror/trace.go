@@ -223,8 +223,12 @@ func (c *cli) tracePcap(ctx context.Context, f traceFlags, reporter *trace.Repor
 	if err != nil {
 		return err
 	}
-	in := c.in
-	if f.pcap != "-" {
+	var in io.Reader
+	if f.pcap == "-" {
+		var done func()
+		in, done = untilDone(ctx, c.in)
+		defer done()
+	} else {
 		file, err := os.Open(f.pcap)
 		if err != nil {
 			return usageError("--pcap: "+err.Error(), "give a file that tcpdump -w or Wireshark wrote")
@@ -255,6 +259,7 @@ func (c *cli) tracePcap(ctx context.Context, f traceFlags, reporter *trace.Repor
 	switch {
 	case written != nil:
 		return written
+	case ctx.Err() != nil: // what was read is all that was wanted
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		c.note("trace: the capture ends within a packet")
 	case err != nil && !errors.Is(err, io.EOF):
@@ -262,6 +267,18 @@ func (c *cli) tracePcap(ctx context.Context, f traceFlags, reporter *trace.Repor
 			Hint: "give a file that tcpdump -w or Wireshark wrote", Exit: admin.ExitUsage}
 	}
 	return nil
+}
+
+// untilDone is in until ctx ends, and its end from then on: reading a pipe or a terminal can't be cut short, and what waits for it then
+// ends with the process. done is to be called when nothing is read any more.
+func untilDone(ctx context.Context, in io.Reader) (out io.Reader, done func()) {
+	r, w := io.Pipe()
+	go func() {
+		_, err := io.Copy(w, in)
+		w.CloseWithError(err)
+	}()
+	stop := context.AfterFunc(ctx, func() { w.Close() })
+	return r, func() { stop(); r.Close() }
 }
 
 func parsePorts(list string) (ports []uint16, err error) {
