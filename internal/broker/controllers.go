@@ -202,7 +202,8 @@ func (c *controllers) insist(
 }
 
 // stillStarting is the error of an answer to DescribeCluster by a controller that has not read its log yet: it knows of no metadata.version
-// then, which it calls UNSUPPORTED_VERSION, and its authorizer of no rights, UNKNOWN_SERVER_ERROR. Nil for all other answers.
+// then, which it calls UNSUPPORTED_VERSION (fact 54). UNKNOWN_SERVER_ERROR is what an authorizer that is not ready makes of requests. Nil for
+// all other answers.
 func stillStarting(resp kmsg.Response) error {
 	r, ok := resp.(*kmsg.DescribeClusterResponse)
 	if !ok || r.ErrorCode != kerr.UnsupportedVersion.Code && r.ErrorCode != kerr.UnknownServerError.Code {
