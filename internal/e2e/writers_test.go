@@ -50,8 +50,11 @@ func probeJava(tb testing.TB, bootstrap, topic, other string, delivery time.Dura
 		}
 		for line := range strings.Lines(out.String()) {
 			f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+			if len(f) != 4 {
+				tb.Fatalf("Probe.java: %q", line)
+			}
 			ms, err := strconv.Atoi(f[1])
-			if len(f) != 4 || err != nil {
+			if err != nil {
 				tb.Fatalf("Probe.java: %q", line)
 			}
 			os = append(os, outcome{"java " + f[0], f[2], f[3], time.Duration(ms) * time.Millisecond})
