@@ -133,6 +133,7 @@ func (b *bed) producerIDs(t *testing.T) {
 		h.putAll([]sequenced{{id: late, epoch: 5, first: 2, n: 2}})
 	})
 	took := b.s.verb("failover", topic)
+	leads(t, b.dst, topic, 3, time.Minute) // one that was fenced for want of time is back
 	log := batchesOf(t, b.dst.Node(2), topic, 0)
 	end, aborted := tailOf(t, log)
 	t.Logf("%d producer ids: failed over in %s", len(aborted), took)
