@@ -89,12 +89,11 @@ func freePorts(tb testing.TB, n int) int {
 // portPair returns two ports in a row: a listener's second node id has the next port.
 func portPair(tb testing.TB) int { return freePorts(tb, 2) }
 
-// client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything. It goes on asking for a topic
-// that the broker it has asked has not heard of: by default it gives records up after a second of that.
+// client is a franz-go client of a cluster that ends with the test. At a secure cluster it may do everything.
 func client(tb testing.TB, c *testkafka.Cluster, opts ...kgo.Opt) *kgo.Client {
 	tb.Helper()
 	cl, err := kgo.NewClient(slices.Concat(c.Opts(), []kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(100 * time.Millisecond), kgo.UnknownTopicRetries(-1)}, opts)...)
+		kgo.MetadataMinAge(100 * time.Millisecond)}, opts)...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -113,19 +112,13 @@ func timeout(tb testing.TB, d time.Duration) context.Context {
 // createTopic makes a topic and returns when it has leaders.
 func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions int32, configs map[string]string) {
 	tb.Helper()
-	makeTopic(tb, c, client(tb, c), name, partitions, -1, configs)
-}
-
-// makeTopic is createTopic by a client of one's own, with so many replicas of each partition, -1 for the cluster's default.
-func makeTopic(tb testing.TB, c *testkafka.Cluster, cl *kgo.Client, name string, partitions int32, replicas int16, configs map[string]string) {
-	tb.Helper()
-	adm := kadm.NewClient(cl)
+	adm := kadm.NewClient(client(tb, c))
 	cfg := map[string]*string{}
 	for k, v := range configs {
 		cfg[k] = &v
 	}
 	created(tb, c, name, func() error {
-		rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, replicas, cfg, name)
+		rs, err := adm.CreateTopics(timeout(tb, 30*time.Second), partitions, -1, cfg, name)
 		if err == nil {
 			err = rs.Error()
 		}
