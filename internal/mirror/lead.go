@@ -379,7 +379,9 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		return
 	}
 	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
-	if m.cfg.Destination.Ready() == nil && (p.led && !led && !m.guest(ip.Leader) || p.ours && !ours && !m.taken(ip)) {
+	// Who is fenced, for want of heartbeats that came through, loses its place in the ISR with the leadership: nobody took that away.
+	deposed := p.led && !led && !m.guest(ip.Leader) && len(m.own(ip.ISR)) > 0
+	if m.cfg.Destination.Ready() == nil && (deposed || p.ours && !ours && !m.taken(ip)) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
 			"leader", ip.Leader, "replicas", ip.Replicas)
 		m.cfg.OnForeign()
