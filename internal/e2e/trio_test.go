@@ -126,6 +126,9 @@ func (p *trio) among(t *testing.T, limit time.Duration, live ...*shim) {
 				return fmt.Errorf("partition %d: leader %d, replicas %v, in sync %v", q.Partition, q.Leader, q.Replicas, q.ISR)
 			}
 		}
+		if len(led) != len(live) {
+			return fmt.Errorf("led by %v", led)
+		}
 		for n := int32(0); n < p.partitions; n += 2 {
 			if a, b := d.Partitions[n].Leader, d.Partitions[n+1].Leader; len(live) > 1 && number(a) == number(b) {
 				return fmt.Errorf("partitions %d and %d are led by %d and %d, of one process", n, n+1, a, b)

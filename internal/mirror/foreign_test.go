@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"kmirror/protocol"
 	"kmirror/protocol/kraft"
 )
 
@@ -18,5 +19,27 @@ func TestFencedByTheController(t *testing.T) {
 	p := w.Image().Partition(orders0)
 	if p.Leader != 9001 || !slices.Contains(p.Replicas, 9002) || *foreign != 0 {
 		t.Errorf("leader %d of %v, %d foreign changes", p.Leader, p.Replicas, *foreign)
+	}
+}
+
+// TestOwnHands: while a task of ours takes its place in a list anew, which cancels what it had begun before, the ids that are gone for a moment
+// were taken by nobody.
+func TestOwnHands(t *testing.T) {
+	w, m, foreign := mirroring(t)
+	before := *w.Image().Partition(orders0)
+	_, release := m.claim(leadTask, []protocol.PartitionID{orders0})
+	w.change("orders", func(p *kraft.Partition) { p.Replicas, p.ISR, p.Leader = []int32{1, 2, 3}, []int32{1, 2, 3}, 1 })
+	rounds(t, m, 2)
+	w.change("orders", func(p *kraft.Partition) { *p = before })
+	rounds(t, m, 2)
+	release()
+	rounds(t, m, 2)
+	if *foreign != 0 {
+		t.Errorf("%d foreign changes", *foreign)
+	}
+	w.change("orders", func(p *kraft.Partition) { p.Replicas, p.ISR = []int32{9001, 1, 2, 3}, []int32{9001, 1, 2, 3} })
+	rounds(t, m, 3)
+	if *foreign != 1 {
+		t.Errorf("%d foreign changes after one", *foreign)
 	}
 }

@@ -379,15 +379,10 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 		return
 	}
 	led, ours := m.cfg.Destination.Owns(ip.Leader), len(m.own(ip.Replicas)) == len(m.cfg.NodeIDs)
-	// Who is fenced, for want of heartbeats that came through, loses its place in the ISR with the leadership: nobody took that away.
-	deposed := p.led && !led && !m.guest(ip.Leader) && len(m.own(ip.ISR)) > 0
-	if m.cfg.Destination.Ready() == nil && (deposed || p.ours && !ours && !m.taken(ip)) {
-		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
-			"leader", ip.Leader, "replicas", ip.Replicas)
-		m.cfg.OnForeign()
-		m.contested(r, p)
+	if m.busy[p.id] == "" { // else our ids may be gone for a moment: a reassignment that did not end is cancelled before it is made anew
+		m.foreignSeen(r, p, ip, led, ours)
+		p.led, p.ours = led, ours
 	}
-	p.led, p.ours = led, ours
 	if p.machine.State != statemachine.Mirroring || !led || m.yields(r, p, ip) {
 		return
 	}
@@ -403,6 +398,18 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 	}
 	if p.id.Partition == 0 && m.lockOutgrown(r.img, p.topic) {
 		r.lock[p.id.Topic] = p.topic
+	}
+}
+
+// foreignSeen counts what others took from a partition: leadership, or our places.
+func (m *Manager) foreignSeen(r *round, p *part, ip *kraft.Partition, led, ours bool) {
+	// Who is fenced, for want of heartbeats that came through, loses its place in the ISR with the leadership: nobody took that away.
+	deposed := p.led && !led && !m.guest(ip.Leader) && len(m.own(ip.ISR)) > 0
+	if m.cfg.Destination.Ready() == nil && (deposed || p.ours && !ours && !m.taken(ip)) {
+		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
+			"leader", ip.Leader, "replicas", ip.Replicas)
+		m.cfg.OnForeign()
+		m.contested(r, p)
 	}
 }
 
