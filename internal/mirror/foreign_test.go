@@ -43,3 +43,21 @@ func TestOwnHands(t *testing.T) {
 		t.Errorf("%d foreign changes after one", *foreign)
 	}
 }
+
+// TestTakeoverEnds: a takeover is over when we lead, and when another process has set its list over ours; not before ours shows.
+func TestTakeoverEnds(t *testing.T) {
+	_, m, _ := mirroring(t)
+	real, ours, theirs := []int32{1, 2, 3}, []int32{9001, 9002, 1, 2, 3}, []int32{9003, 9004, 1, 2, 3}
+	over := m.takeoverEnds()
+	for i, step := range []struct {
+		list, removing []int32
+		leader         int32
+		want           bool
+	}{{real, nil, 1, false}, {theirs, nil, 1, false}, {ours, nil, 1, false}, {theirs, nil, 1, true}, {ours, nil, 1, false},
+		{[]int32{9001, 9003, 1, 2, 3}, []int32{9001}, 1, true}, {ours, nil, 9001, true}} {
+		p := &kraft.Partition{Replicas: step.list, Removing: step.removing, Leader: step.leader}
+		if got := over(orders0, p); got != step.want {
+			t.Errorf("step %d: %v of %+v", i, got, p)
+		}
+	}
+}

@@ -146,11 +146,32 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	// Fetching goes on until leadership is ours; those that can't join leave time for awaiting the others.
 	joining, cancel := context.WithTimeout(ctx, taskLimit/2)
 	defer cancel()
+	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds()
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		if m.await(joining, asked, "leadership", over) == nil {
+			cancel() // nothing is left to be fetched for
+		}
+	})
 	errs = append(errs, m.joinAndElect(joining, join, elect))
-	errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", func(_ protocol.PartitionID, ip *kraft.Partition) bool {
-		return m.cfg.Destination.Owns(ip.Leader)
-	}))
+	cancel()
+	watch.Wait()
+	errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", over))
 	return errors.Join(errs...)
+}
+
+// takeoverEnds tells of partitions that we are taking whether that is over: we lead, or another process has set its own list over ours. Two that
+// begin in the same moment don't know of each other yet; the one whose list is gone would wait for nothing, and hold the partition.
+func (m *Manager) takeoverEnds() func(protocol.PartitionID, *kraft.Partition) bool {
+	headed := map[protocol.PartitionID]bool{}
+	return func(id protocol.PartitionID, ip *kraft.Partition) bool {
+		to := targets(ip)
+		ours := len(to) > 0 && m.cfg.Destination.Owns(to[0])
+		if ours {
+			headed[id] = true
+		}
+		return m.cfg.Destination.Owns(ip.Leader) || headed[id] && !ours
+	}
 }
 
 // reassignToLead sets replica lists with which we are to lead. Where another process does not open its ids for them (it may stand still, or not
