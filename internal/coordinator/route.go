@@ -29,31 +29,50 @@ type change struct {
 // put writes changes, each through its owner, and returns once all of them show here. It tries again while owners change or
 // can't be reached, until ctx ends.
 func (c *cluster) put(ctx context.Context, changes []change) error {
-	pending, outcomes := changes, []error(nil)
+	out, unsure := c.each(ctx, changes)
+	var refused []error
+	var last error
+	for _, err := range out {
+		if err != nil && !retriable(err) {
+			refused = append(refused, err)
+		} else if err != nil {
+			last = err
+		}
+	}
+	if unsure == 0 {
+		return summary(refused)
+	}
+	select {
+	case <-c.closed:
+		return ErrClosed
+	default:
+	}
+	return errors.Join(fmt.Errorf("%d of %d changes were not stored: %w", unsure, len(changes), ctx.Err()), last, summary(refused))
+}
+
+// each is put with what became of each change, nil for one that shows here, and of how many ctx's end, or the store's, has left that unsure:
+// theirs are errors that another attempt may mend.
+func (c *cluster) each(ctx context.Context, changes []change) (out []error, unsure int) {
+	out = make([]error, len(changes))
+	left := make([]int, len(changes))
+	for i := range left {
+		left[i], out[i] = i, ErrLoading
+	}
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, routeMost) {
 		select {
 		case <-c.closed:
-			return ErrClosed
+			return out, len(left)
 		default:
 		}
 		changed := c.wait()
-		var last error
-		var left []change
-		for i, o := range c.round(ctx, pending) {
-			switch {
-			case o.Err == nil:
-			case retriable(o.Err):
-				left, last = append(left, pending[i]), o.Err
-			default:
-				outcomes = append(outcomes, o.Err)
+		var again []int
+		for n, o := range c.round(ctx, pick(changes, left)) {
+			if out[left[n]] = o.Err; o.Err != nil && retriable(o.Err) {
+				again = append(again, left[n])
 			}
 		}
-		if pending = left; len(pending) == 0 {
-			return summary(outcomes)
-		}
-		if err := ctx.Err(); err != nil {
-			return errors.Join(fmt.Errorf("%d of %d changes were not stored: %w", len(pending), len(changes), err), last,
-				summary(outcomes))
+		if left = again; len(left) == 0 || ctx.Err() != nil {
+			return out, len(left)
 		}
 		timer := time.NewTimer(jitter(wait))
 		select {

@@ -219,6 +219,25 @@ func (s *Store) PutState(ctx context.Context, states ...PartitionState) error {
 	return s.cluster.put(ctx, s.cluster.stateChanges(states))
 }
 
+// PutStates is PutState for who can do with some of the states: it returns what became of each, in their order, nil for those that are stored.
+func (s *Store) PutStates(ctx context.Context, states []PartitionState) []error {
+	out := make([]error, len(states))
+	err := s.awaitLoaded(ctx)
+	for _, st := range states {
+		if err == nil {
+			err = ValidateName(st.Mirror)
+		}
+	}
+	if err != nil {
+		for i := range out {
+			out[i] = err
+		}
+		return out
+	}
+	out, _ = s.cluster.each(ctx, s.cluster.stateChanges(states))
+	return out
+}
+
 func (s *Store) awaitLoaded(ctx context.Context) error {
 	select {
 	case <-s.closed:

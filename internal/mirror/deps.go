@@ -58,4 +58,5 @@ type Store interface {
 	State(id protocol.PartitionID) (coordinator.PartitionState, bool)
 	Look(mirror string, id protocol.PartitionID) (coordinator.PartitionState, bool)
 	PutState(ctx context.Context, states ...coordinator.PartitionState) error
+	PutStates(ctx context.Context, states []coordinator.PartitionState) []error
 }

@@ -163,6 +163,10 @@ func (m *Manager) info(p *part, img *kraft.Image, st replica.Status, led bool) a
 // reason is what is the matter with a partition, and what to do; empty when nothing is. Called with m.mu held.
 func (m *Manager) reason(p *part, st replica.Status, led, locked bool) (reason, hint string) {
 	reason, hint = p.machine.Reason, p.machine.Hint
+	if reason == "" && p.unstored != nil {
+		reason = fmt.Sprintf("its state can't be stored: %v", p.unstored)
+		hint = "it is tried again by itself, and the topic waits for it; see whether kmirror reaches the brokers that lead the state topic"
+	}
 	if reason == "" && led && st.Err != nil {
 		reason, hint = st.Err.Error(), hintFor(st.Err)
 	}

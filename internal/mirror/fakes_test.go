@@ -39,7 +39,9 @@ type world struct {
 	first    func()         // called once, right before something is stored: another process is faster
 	holding  map[int32]bool // brokers that still have an old log
 	putErr   error
-	fresh    func() // what others have stored shows
+	// unwritable are partitions whose state nobody stores for now.
+	unwritable map[protocol.PartitionID]bool
+	fresh      func() // what others have stored shows
 	// joinErr is why nobody may join the ISR of a topic's partitions, by topic.
 	joinErr   map[string]error
 	clearELR  bool           // reassignments clear eligible leader replicas
@@ -353,6 +355,18 @@ func (s store) Look(mirror string, id protocol.PartitionID) (coordinator.Partiti
 		st.Base = -1
 	}
 	return st, ok
+}
+func (s store) PutStates(ctx context.Context, states []coordinator.PartitionState) []error {
+	out := make([]error, len(states))
+	for i, st := range states {
+		if s.unwritable[st.ID] {
+			<-ctx.Done() // as long as an owner that does not answer is waited for
+			out[i] = coordinator.ErrUnreachable
+		} else {
+			out[i] = s.PutState(ctx, st)
+		}
+	}
+	return out
 }
 func (s store) PutState(_ context.Context, states ...coordinator.PartitionState) error {
 	if first := s.first; first != nil {

@@ -126,9 +126,11 @@ type part struct {
 	// role is the last assignment given to the data path.
 	role     replica.Assignment
 	assigned bool
-	// dirty: the state must be stored before anything that depends on it happens; read is what the last round has found stored.
-	dirty bool
-	read  coordinator.PartitionState
+	// dirty: the state must be stored before anything that depends on it happens; unstored is why the last attempt has failed, nil where it
+	// has not; read is what the last round has found stored.
+	dirty    bool
+	unstored error
+	read     coordinator.PartitionState
 	// awaits is since when a start has stored PREPARING, and its topic has not come.
 	awaits time.Time
 	// epoch is the newest leader epoch that a state was read or stored with.

@@ -109,24 +109,6 @@ func TestNoLockWithELR(t *testing.T) {
 	}
 }
 
-// TestStoreBeforeServe: a state that could not be stored is not acted upon.
-func TestStoreBeforeServe(t *testing.T) {
-	w := newWorld()
-	w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{9001, 9002, 1}, ISR: []int32{9001, 9002, 1}, Leader: 9001, LeaderEpoch: 20}, lockOn)
-	w.statuses[orders0] = replica.Status{SourceEpoch: 5}
-	m := newManager(t, w, mirrorTopic("orders", ordersID))
-	w.putErr = errors.New("no brokers")
-	rounds(t, m, 5)
-	if r := w.roles[orders0].Role; r != replica.RoleWait {
-		t.Fatalf("role %d although nothing could be stored", r)
-	}
-	w.putErr = nil
-	rounds(t, m, 4)
-	if r := w.roles[orders0].Role; r != replica.RoleMirror {
-		t.Errorf("role %d", r)
-	}
-}
-
 // TestStrays: unknown topics on our ids are strays; ours, ones being created, and locked ones never are.
 func TestStrays(t *testing.T) {
 	w := newWorld()

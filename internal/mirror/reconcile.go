@@ -69,9 +69,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if gone = append(gone, r.unassign...); len(gone) > 0 {
 		m.cfg.Data.Unassign(gone...)
 	}
-	if bystander || !m.persist(ctx, r) {
+	if bystander {
 		return
 	}
+	m.persist(ctx, r)
 	if len(r.assign) > 0 {
 		m.cfg.Data.Assign(r.assign...)
 	}
@@ -385,44 +386,6 @@ func trueMinISR(t coordinator.Topic) int {
 		n = min(n, int(t.Replicas))
 	}
 	return n
-}
-
-// persist stores the states that changed, before anything that depends on them is done. On failure nothing else of the
-// round is done; the states stay dirty and go with the next round.
-func (m *Manager) persist(ctx context.Context, r *round) bool {
-	if len(r.store) == 0 {
-		return true
-	}
-	states := make([]coordinator.PartitionState, 0, len(r.store))
-	for _, p := range r.store {
-		s := storedState(p.machine, p.topic.Mirror, p.id, p.since, p.work).Over(p.read)
-		if ip := r.img.Partition(p.id); ip != nil {
-			s.LeaderEpoch = max(ip.LeaderEpoch, 0) // who knows of an older leader than another has written for is refused
-		}
-		states = append(states, s)
-	}
-	ctx, cancel := context.WithTimeout(ctx, taskLimit)
-	defer cancel()
-	began := time.Now()
-	if err := m.cfg.Store.PutState(ctx, states...); err != nil {
-		m.log.Warn("partition states not stored, will be tried again", "partitions", len(states), "err", err)
-		m.mu.Lock()
-		for _, a := range r.assign {
-			if p := m.parts[a.ID]; p != nil {
-				p.assigned = false // what was queued was not assigned, whoever's state it was that could not be stored
-			}
-		}
-		m.mu.Unlock()
-		return false
-	}
-	m.log.Debug("task", "name", "store partition states", "partitions", len(states), "took", time.Since(began))
-	m.mu.Lock()
-	m.faultsStored(r.store)
-	for i, p := range r.store {
-		p.dirty, p.epoch = false, max(p.epoch, states[i].LeaderEpoch)
-	}
-	m.mu.Unlock()
-	return true
 }
 
 // strays assigns partitions that we lead without their being mirrors. Called with m.mu held.
