@@ -16,6 +16,8 @@ func TestFencedByTheController(t *testing.T) {
 		w.change("orders", func(p *kraft.Partition) { p.Leader, p.ISR, p.LeaderEpoch = 1, []int32{1, 2, 3}, p.LeaderEpoch+1 })
 		rounds(t, m, 3)
 	}
+	w.change("orders", func(p *kraft.Partition) { p.Leader, p.ISR, p.LeaderEpoch = -1, []int32{9001}, p.LeaderEpoch+1 }) // none is in sync but us
+	rounds(t, m, 3)
 	p := w.Image().Partition(orders0)
 	if p.Leader != 9001 || !slices.Contains(p.Replicas, 9002) || *foreign != 0 {
 		t.Errorf("leader %d of %v, %d foreign changes", p.Leader, p.Replicas, *foreign)
@@ -48,12 +50,13 @@ func TestOwnHands(t *testing.T) {
 func TestTakeoverEnds(t *testing.T) {
 	_, m, _ := mirroring(t)
 	real, ours, theirs := []int32{1, 2, 3}, []int32{9001, 9002, 1, 2, 3}, []int32{9003, 9004, 1, 2, 3}
-	over := m.takeoverEnds()
+	unfinished := []int32{9001, 9002, 9005, 1, 2, 3} // what ours has replaced
+	over := m.takeoverEnds(map[protocol.PartitionID][]int32{orders0: unfinished})
 	for i, step := range []struct {
 		list, removing []int32
 		leader         int32
 		want           bool
-	}{{real, nil, 1, false}, {theirs, nil, 1, false}, {ours, nil, 1, false}, {theirs, nil, 1, true}, {ours, nil, 1, false},
+	}{{unfinished, nil, 1, false}, {real, nil, 1, false}, {theirs, nil, 1, false}, {ours, nil, 1, false}, {theirs, nil, 1, true}, {ours, nil, 1, false},
 		{[]int32{9001, 9003, 1, 2, 3}, []int32{9001}, 1, true}, {ours, nil, 9001, true}} {
 		p := &kraft.Partition{Replicas: step.list, Removing: step.removing, Leader: step.leader}
 		if got := over(orders0, p); got != step.want {

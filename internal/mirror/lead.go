@@ -115,7 +115,7 @@ func (m *Manager) pingSource(ctx context.Context, name string) error {
 // next one, and holds nobody else up.
 func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
-	lists := map[protocol.TopicPartition][]int32{}
+	lists, before := map[protocol.TopicPartition][]int32{}, map[protocol.PartitionID][]int32{}
 	join := map[int32][]protocol.PartitionID{}
 	elect := map[protocol.TopicPartition]protocol.PartitionID{}
 	for _, id := range ids {
@@ -125,7 +125,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 		}
 		tp := protocol.TopicPartition{Topic: t.Name, Partition: id.Partition}
 		if want := m.leadingList(id, ip); !slices.Equal(targets(ip), want) {
-			lists[tp] = want
+			lists[tp], before[id] = want, targets(ip)
 		}
 		elect[tp] = id
 	}
@@ -146,7 +146,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	// Fetching goes on until leadership is ours; those that can't join leave time for awaiting the others.
 	joining, cancel := context.WithTimeout(ctx, taskLimit/2)
 	defer cancel()
-	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds()
+	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds(before)
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		if m.await(joining, asked, "leadership", over) == nil {
@@ -161,13 +161,14 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 }
 
 // takeoverEnds tells of partitions that we are taking whether that is over: we lead, or another process has set its own list over ours. Two that
-// begin in the same moment don't know of each other yet; the one whose list is gone would wait for nothing, and hold the partition.
-func (m *Manager) takeoverEnds() func(protocol.PartitionID, *kraft.Partition) bool {
+// begin in the same moment don't know of each other yet; the one whose list is gone would wait for nothing, and hold the partition. before are
+// lists that we have just replaced: an image that lags shows them still, and then that they are cancelled, which is our own doing.
+func (m *Manager) takeoverEnds(before map[protocol.PartitionID][]int32) func(protocol.PartitionID, *kraft.Partition) bool {
 	headed := map[protocol.PartitionID]bool{}
 	return func(id protocol.PartitionID, ip *kraft.Partition) bool {
 		to := targets(ip)
 		ours := len(to) > 0 && m.cfg.Destination.Owns(to[0])
-		if ours {
+		if ours && !slices.Equal(to, before[id]) {
 			headed[id] = true
 		}
 		return m.cfg.Destination.Owns(ip.Leader) || headed[id] && !ours
@@ -424,8 +425,9 @@ func (m *Manager) tend(r *round, p *part, ip *kraft.Partition) {
 
 // foreignSeen counts what others took from a partition: leadership, or our places.
 func (m *Manager) foreignSeen(r *round, p *part, ip *kraft.Partition, led, ours bool) {
-	// Who is fenced, for want of heartbeats that came through, loses its place in the ISR with the leadership: nobody took that away.
-	deposed := p.led && !led && !m.guest(ip.Leader) && len(m.own(ip.ISR)) > 0
+	// Who is fenced, for want of heartbeats that came through, loses its place in the ISR with the leadership, or keeps it where nobody else is
+	// in it, and then nobody leads: nobody took that away.
+	deposed := p.led && !led && ip.Leader >= 0 && !m.guest(ip.Leader) && len(m.own(ip.ISR)) > 0
 	if m.cfg.Destination.Ready() == nil && (deposed || p.ours && !ours && !m.taken(ip)) {
 		m.log.Warn("others changed a mirror partition; it is being repaired", "topic", p.topic.Name, "partition", p.id.Partition,
 			"leader", ip.Leader, "replicas", ip.Replicas)
