@@ -165,7 +165,7 @@ func interruption(verb string, e *admin.Error) *admin.Error {
 	case "list", "describe", "verify", "preflight":
 		hint = "nothing was changed; the same command again begins anew"
 	case "unlock":
-		hint = "the same command again goes on, what is done is not done twice"
+		hint = "what was done stays done, and topics may be half way; the same command again goes on from there"
 	}
 	return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Hint: hint, Exit: admin.ExitFailed}
 }

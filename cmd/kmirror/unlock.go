@@ -108,13 +108,12 @@ func (c *cli) noteOpen(plans []*unlock.TopicPlan) {
 	}
 }
 
-// unlockCut is the error of an unlock that did not come to its end. Nobody goes on with what was interrupted, unlike with what serve was asked.
+// unlockCut is the error of an unlock that did not come to its end: whatever Ctrl-C made fail, it was that. interruption says what to do.
 func unlockCut(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Exit: admin.ExitFailed,
-		Hint: "what was done stays done, and topics may be half way; the same command again goes on from there"}
+	return &admin.Error{Code: kip1279.RequestTimedOut, Message: "interrupted", Exit: admin.ExitFailed}
 }
 
 // nodeIDs reads a list of broker ids.
