@@ -30,7 +30,8 @@ test: setup modules lint unit kafka
 modules:
 	@for try in 1 2 3; do \
 		{ go list -deps -test ./... && go run $(STATICCHECK) -version; } >/dev/null && break; \
-		((try == 3)) || sleep 5; \
+		((try < 3)) || exit 1; \
+		sleep 5; \
 	done
 
 # Without brokers: -short skips the tests that need them.
