@@ -15,7 +15,7 @@ func TestProcessesApart(t *testing.T) {
 		t.Skip("needs real brokers")
 	}
 	onlyInLong(t)
-	p := &couple{topic: "orders", partitions: 4, source: newWire(t), controller: newWire(t)}
+	p := &couple{topic: "orders", partitions: 4}
 	p.src = testkafka.Start(t, testkafka.Options{Name: "src"})
 	p.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 1, Controllers: 1})
 	createTopic(t, p.src, p.topic, p.partitions, nil)
@@ -31,11 +31,7 @@ func TestProcessesApart(t *testing.T) {
 	p.a.create(p.src)
 	p.a.mirror(p.topic)
 	p.apart(t, time.Minute)
-	p.stop = flow(t, p.src, p.topic, p.partitions, 200)
-	p.consumer = follow(t, p.dst, p.topic, p.partitions)
-	p.consumer.reaches(t, p.src, time.Minute)
-	p.reign = watchReign(t, p)
-	p.marks = watchMarks(t, p.dst, p.topic, p.partitions)
+	p.watched(t, 200)
 	admins[0].cut(p.b)
 	admins[1].cut(p.a)
 	began, before := time.Now(), p.epochs(t)

@@ -38,21 +38,13 @@ func TestStalls(t *testing.T) {
 }
 
 func newStalled(t *testing.T) *stalled {
-	p := &stalled{couple: couple{topic: "orders", partitions: 4, source: newWire(t), controller: newWire(t)}}
-	p.broker = []*wire{newWire(t), newWire(t)}
-	p.src = testkafka.Start(t, testkafka.Options{Name: "src",
-		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: p.source.addr()}}})
-	p.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1,
-		Advertised: map[int32]map[string]string{101: {testkafka.ControllerListener: p.controller.addr()},
-			2: {testkafka.ClientListener: p.broker[0].addr(), testkafka.ReplListener: p.broker[1].addr()}}})
-	p.source.leads(p.src.Node(1).Addr(testkafka.ClientListener))
-	p.controller.leads(p.dst.Node(101).Addr(testkafka.ControllerListener))
+	p := &stalled{couple: couple{topic: "orders", partitions: 4}, broker: []*wire{newWire(t), newWire(t)}}
+	p.wire(t, testkafka.Options{Advertised: map[int32]map[string]string{
+		2: {testkafka.ClientListener: p.broker[0].addr(), testkafka.ReplListener: p.broker[1].addr()}}})
 	p.broker[0].leads(p.dst.Node(2).Addr(testkafka.ClientListener))
 	p.broker[1].leads(p.dst.Node(2).Addr(testkafka.ReplListener))
-	createTopic(t, p.src, p.topic, p.partitions, nil)
-	p.a = makeShim(t, p.dst, 9001, "")
+	p.a = p.wired(t, 9001)
 	p.b = p.a
-	p.a.rewrite(p.dst.Controllers()[0], p.controller.addr())
 	pair := portPair(t)
 	p.from = []*wire{newWireAt(t, pair), newWireAt(t, pair+1)}
 	_, port, _ := net.SplitHostPort(p.a.repl)
@@ -64,11 +56,7 @@ func newStalled(t *testing.T) *stalled {
 	p.a.createAt(p.source.addr(), "mirror.metadata.refresh.interval.ms=2000")
 	p.a.mirror(p.topic)
 	p.a.caughtUp(p.src, 3, time.Minute, p.topic)
-	p.stop = flow(t, p.src, p.topic, p.partitions, 500)
-	p.consumer = follow(t, p.dst, p.topic, p.partitions)
-	p.consumer.reaches(t, p.src, time.Minute)
-	p.reign = watchReign(t, &p.couple)
-	p.marks = watchMarks(t, p.dst, p.topic, p.partitions)
+	p.watched(t, 500)
 	return p
 }
 
@@ -80,11 +68,7 @@ func (p *stalled) well(t *testing.T, since time.Time) {
 	p.consumer.reaches(t, p.src, 30*time.Second)
 	p.commits++
 	p.synced(t, p.commits)
-	for _, name := range []string{"kmirror_foreign_reassignments_total", "kmirror_divergence_total", "kmirror_watermark_regressions_total"} {
-		if n := p.a.total(name); n != 0 {
-			t.Errorf("%s is %d", name, n)
-		}
-	}
+	p.a.undisturbed(t)
 }
 
 func (p *stalled) tells(t *testing.T) {

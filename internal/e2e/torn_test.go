@@ -27,8 +27,8 @@ func TestProcessesTorn(t *testing.T) {
 	p.sound(t, p.a, p.b)
 }
 
-// torn asks one for something, ends or stops it after a while, and asks the other.
-func (p *couple) torn(t *testing.T, dies, stays *shim, sig syscall.Signal, after time.Duration, args ...string) {
+// torn asks one for something, ends or stops it after a while, and has the other asked meanwhile.
+func (p *couple) torn(t *testing.T, dies *shim, sig syscall.Signal, after time.Duration, args []string, other func()) {
 	t.Helper()
 	answer := make(chan string, 1)
 	go func() {
@@ -41,7 +41,7 @@ func (p *couple) torn(t *testing.T, dies, stays *shim, sig syscall.Signal, after
 	} else {
 		dies.cmd.Process.Signal(sig)
 	}
-	stays.again(t, args...)
+	other()
 	if sig == syscall.SIGKILL {
 		dies.start()
 	} else {
@@ -58,14 +58,16 @@ func (p *couple) tornVerbs(t *testing.T, sig syscall.Signal, topic string) {
 	createTopic(t, p.src, topic, p.partitions, nil)
 	produce(t, client(t, p.src), topic, p.partitions, 50, 100)
 	both := [2]*shim{p.a, p.b}
-	for i, step := range []struct{ verb, state string }{{"start", "MIRRORING"}, {"pause", "PAUSED"}, {"resume", "MIRRORING"}, {"pause", "PAUSED"},
-		{"resume", "MIRRORING"}, {"promote", "STOPPED"}, {"start", "MIRRORING"}, {"failover", "STOPPED"}, {"start", "MIRRORING"}, {"failover", "STOPPED"}} {
+	for i, step := range []struct{ verb, state string }{
+		{"start", "MIRRORING"}, {"pause", "PAUSED"}, {"resume", "MIRRORING"}, {"pause", "PAUSED"}, {"resume", "MIRRORING"}, {"promote", "STOPPED"},
+		{"start", "MIRRORING"}, {"failover", "STOPPED"}, {"start", "MIRRORING"}, {"failover", "STOPPED"},
+	} {
 		dies, stays := both[i%2], both[(i+1)%2]
 		args := []string{step.verb, "--mirror", "m2", "--topics", topic}
 		if step.verb == "start" && i > 0 {
 			args = append(args, "--overwrite", "--yes")
 		}
-		p.torn(t, dies, stays, sig, time.Duration(15+i*20)*time.Millisecond, args...)
+		p.torn(t, dies, sig, time.Duration(15+i*20)*time.Millisecond, args, func() { stays.again(t, args...) })
 		for _, s := range both {
 			s.get(time.Minute, step.state, topic)
 		}
@@ -93,31 +95,17 @@ func (p *couple) tornVerbs(t *testing.T, sig syscall.Signal, topic string) {
 
 func (p *couple) tornDelete(t *testing.T, sig syscall.Signal, dies, stays *shim, after time.Duration) {
 	t.Helper()
-	answer := make(chan string, 1)
-	go func() {
-		out, errs, code := dies.run("delete", "--mirror", "m2", "--yes")
-		answer <- fmt.Sprintf("exit %d: %s%s", code, out, errs)
-	}()
-	polled(after, func() bool { return false })
-	if sig == syscall.SIGKILL {
-		dies.kill()
-	} else {
-		dies.cmd.Process.Signal(sig)
-	}
-	eventually(t, time.Minute, "deleted", func() error {
-		out, errs, code := stays.run("delete", "--mirror", "m2", "--yes")
-		t.Logf("delete: exit %d: %s%s", code, out, errs)
-		if code == 0 || code == 2 && strings.Contains(errs, "there is no mirror") {
-			return nil
-		}
-		return fmt.Errorf("exit %d", code)
+	args := []string{"delete", "--mirror", "m2", "--yes"}
+	p.torn(t, dies, sig, after, args, func() {
+		eventually(t, time.Minute, "deleted", func() error {
+			out, errs, code := stays.run(args...)
+			t.Logf("delete: exit %d: %s%s", code, out, errs)
+			if code == 0 || code == 2 && strings.Contains(errs, "there is no mirror") {
+				return nil
+			}
+			return fmt.Errorf("exit %d", code)
+		})
 	})
-	if sig == syscall.SIGKILL {
-		dies.start()
-	} else {
-		dies.cmd.Process.Signal(syscall.SIGCONT)
-	}
-	t.Logf("the one that was asked first: %.300s", <-answer)
 	for _, s := range []*shim{dies, stays} {
 		eventually(t, time.Minute, "it is not listed", func() error {
 			if out, _, _ := s.run("list"); strings.Contains(out, "m2") {
@@ -131,15 +119,12 @@ func (p *couple) tornDelete(t *testing.T, sig syscall.Signal, dies, stays *shim,
 
 // grows adds partitions at the source and kills one process and then the other in that moment.
 func (p *couple) grows(t *testing.T) {
-	adm := kadm.NewClient(client(t, p.src))
 	createTopic(t, p.src, "growing", 2, nil)
 	p.a.mirror("growing")
 	p.a.caughtUp(p.src, 3, time.Minute, "growing")
 	for i, s := range []*shim{p.a, p.b, p.a, p.b} {
 		n := 4 + 2*i
-		if r, err := adm.UpdatePartitions(timeout(t, 20*time.Second), n, "growing"); err != nil || r.Error() != nil {
-			t.Fatal(err, r.Error())
-		}
+		grow(t, p.src, "growing", n)
 		produce(t, client(t, p.src), "growing", int32(n), 20, 50)
 		polled(time.Duration(i)*700*time.Millisecond, func() bool { return false })
 		began := time.Now()
@@ -165,8 +150,10 @@ func (p *couple) anew(t *testing.T, topic string) {
 		t.Fatal(err)
 	}
 	createTopic(t, p.src, topic, 2, nil)
+	cl := client(t, p.src)
 	for n := range int32(2) {
-		if err := client(t, p.src).ProduceSync(timeout(t, 20*time.Second), &kgo.Record{Topic: topic, Partition: n, Value: []byte("another life")}).FirstErr(); err != nil {
+		r := &kgo.Record{Topic: topic, Partition: n, Value: []byte("another life")}
+		if err := cl.ProduceSync(timeout(t, 20*time.Second), r).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}

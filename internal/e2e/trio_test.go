@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -35,18 +34,12 @@ func TestThreeProcesses(t *testing.T) {
 
 // newTrio starts all at once, and has one define what another starts.
 func newTrio(t *testing.T) *trio {
-	p := &trio{couple: couple{topic: "orders", partitions: 12, source: newWire(t), controller: newWire(t)}}
-	p.src = testkafka.Start(t, testkafka.Options{Name: "src",
-		Advertised: map[int32]map[string]string{1: {testkafka.ClientListener: p.source.addr()}}})
-	p.dst = testkafka.Start(t, testkafka.Options{Name: "dst", Brokers: 3, Controllers: 1,
-		Advertised: map[int32]map[string]string{101: {testkafka.ControllerListener: p.controller.addr()}}})
-	p.source.leads(p.src.Node(1).Addr(testkafka.ClientListener))
-	p.controller.leads(p.dst.Node(101).Addr(testkafka.ControllerListener))
-	createTopic(t, p.src, p.topic, p.partitions, nil)
+	p := &trio{couple: couple{topic: "orders", partitions: 12}}
+	p.wire(t, testkafka.Options{})
 	for _, first := range []int32{9001, 9003, 9005} {
-		s := makeShim(t, p.dst, first, "")
-		s.rewrite(p.dst.Controllers()[0], p.controller.addr())
-		p.all = append(p.all, s)
+		p.all = append(p.all, p.wired(t, first))
+	}
+	for _, s := range p.all {
 		s.spawn()
 	}
 	p.a, p.b = p.all[0], p.all[1]
@@ -56,11 +49,7 @@ func newTrio(t *testing.T) *trio {
 	p.all[1].createAt(p.source.addr(), "mirror.metadata.refresh.interval.ms=2000")
 	p.all[2].mirror(p.topic)
 	p.apart(t, time.Minute)
-	p.stop = flow(t, p.src, p.topic, p.partitions, 500)
-	p.consumer = follow(t, p.dst, p.topic, p.partitions)
-	p.consumer.reaches(t, p.src, time.Minute)
-	p.reign = watchReign(t, &p.couple)
-	p.marks = watchMarks(t, p.dst, p.topic, p.partitions)
+	p.watched(t, 500)
 	return p
 }
 
@@ -233,11 +222,9 @@ func (p *trio) allAtOnce(t *testing.T) {
 		s.kill()
 	}
 	began := time.Now()
-	var jobs sync.WaitGroup
 	for _, s := range p.all {
-		jobs.Go(func() { s.spawn() })
+		s.spawn()
 	}
-	jobs.Wait()
 	for _, s := range p.all {
 		s.ready(time.Minute)
 	}
