@@ -230,5 +230,6 @@ func (c *Config) askBrokers(ctx context.Context, l legs) (kadm.Metadata, error) 
 
 func unreachableError(what string, err error) error {
 	return &admin.Error{Code: kip1279.UnknownServerError,
-		Message: fmt.Sprintf("%s: %v", what, err), Hint: "check addresses (whose listener is it, brokers' or controllers'?), security settings and the network", Exit: admin.ExitUnreachable}
+		Message: fmt.Sprintf("%s: %v", what, err), Exit: admin.ExitUnreachable,
+		Hint: "check addresses (whose listener is it, brokers' or controllers'?), security settings and the network"}
 }

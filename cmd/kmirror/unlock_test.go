@@ -73,7 +73,8 @@ func TestUnlockInterrupted(t *testing.T) {
 func TestUnlockFailsWithTheTransactions(t *testing.T) {
 	var out strings.Builder
 	c := &cli{err: &out}
-	c.noteOpen([]*unlock.TopicPlan{{Topic: "orders", OpenTransactions: []unlock.OpenTransaction{{ProducerID: 7, Abort: "kafka-transactions.sh abort"}}}})
+	open := []unlock.OpenTransaction{{ProducerID: 7, Abort: "kafka-transactions.sh abort"}}
+	c.noteOpen([]*unlock.TopicPlan{{Topic: "orders", OpenTransactions: open}})
 	if want := "orders, to abort the transaction of producer id 7: kafka-transactions.sh abort\n"; out.String() != want {
 		t.Errorf("%q", out.String())
 	}

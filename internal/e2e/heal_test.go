@@ -375,7 +375,8 @@ func (s *shim) epochs() (out []epochs) {
 		parts, err := s.describe()
 		for _, p := range parts {
 			if p.SourceEpoch == nil || p.DestinationEpoch == nil {
-				return fmt.Errorf("%s-%d: %v at the source, %v at the destination", p.Topic, p.Partition, deref(p.SourceEpoch), deref(p.DestinationEpoch))
+				return fmt.Errorf("%s-%d: %v at the source, %v at the destination", p.Topic, p.Partition,
+					deref(p.SourceEpoch), deref(p.DestinationEpoch))
 			}
 			out = append(out, epochs{*p.SourceEpoch, *p.DestinationEpoch})
 		}

@@ -134,8 +134,9 @@ func (b *bed) failureStored(t *testing.T, topic string) {
 	}
 	defer c.Close()
 	parts := []any{kipclient.Object{"PartitionIndex": 0}, kipclient.Object{"PartitionIndex": 1}}
+	req := kipclient.Object{"MirrorName": "p", "Topics": []any{kipclient.Object{"Name": topic, "Partitions": parts}}}
 	eventually(t, 30*time.Second, "FAILED (7) stored", func() error {
-		resp, err := c.Call("ReadMirrorStates", kipclient.Object{"MirrorName": "p", "Topics": []any{kipclient.Object{"Name": topic, "Partitions": parts}}})
+		resp, err := c.Call("ReadMirrorStates", req)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestAgeOfTheSource(t *testing.T) {
 	if err != nil || len(parts) != 1 {
 		t.Fatal(parts, err)
 	}
-	if age := parts[0].SourceAgeSeconds; age == nil || *age < 20 || *parts[0].Lag != 0 {
-		t.Errorf("lag %v of an end that was told %v s ago", *parts[0].Lag, age)
+	if age, lag := parts[0].SourceAgeSeconds, parts[0].Lag; age == nil || *age < 20 || lag == nil || *lag != 0 {
+		t.Errorf("%+v", parts[0])
 	}
 }

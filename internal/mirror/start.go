@@ -140,9 +140,8 @@ func (s *startRun) resolve(ctx context.Context) error {
 	}
 	if len(names) == 0 {
 		return &admin.Error{Code: kip1279.UnknownTopicOrPartition,
-			Message: "no topic of the source matches", Hint: "see the source's topics, those that the mirror's principal has DESCRIBE on; internal ones " +
-				"are never mirrored",
-			Exit: admin.ExitUsage}
+			Message: "no topic of the source matches", Exit: admin.ExitUsage,
+			Hint: "see the source's topics, those that the mirror's principal has DESCRIBE on; internal ones are never mirrored"}
 	}
 	if s.config, err = dynamicConfigs(ctx, s.src, s.existing(names)); err != nil {
 		return unreachable("source", err)

@@ -92,8 +92,8 @@ func (u *Unlocker) noteSpare(k *task) {
 	}
 	for n, real := range k.before {
 		if len(real) == 2 {
-			u.cfg.Note("%s-%d is on brokers %v and had one replica: an unlock that was interrupted may have added broker %d; if nobody else has, take it "+
-				"off with kafka-reassign-partitions.sh", k.plan.Topic, n, real, real[1])
+			u.cfg.Note("%s-%d is on brokers %v and had one replica: an unlock that was interrupted may have added broker %d; "+
+				"if nobody else has, take it off with kafka-reassign-partitions.sh", k.plan.Topic, n, real, real[1])
 		}
 	}
 }
