@@ -1,8 +1,11 @@
 package mirror
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"kmirror/protocol"
 	"kmirror/protocol/kraft"
@@ -63,4 +66,28 @@ func TestTakeoverEnds(t *testing.T) {
 			t.Errorf("step %d: %v of %+v", i, got, p)
 		}
 	}
+}
+
+// rival is a destination at which another process sets its list over ours while we join an ISR.
+type rival struct{ *world }
+
+func (r rival) JoinISR(ctx context.Context, _ int32, parts []protocol.PartitionID) map[protocol.PartitionID]error {
+	synctest.Wait() // our list has been seen
+	r.change("orders", func(p *kraft.Partition) { p.Replicas = []int32{9003, 9004, 1, 2, 3} })
+	<-ctx.Done()
+	return map[protocol.PartitionID]error{parts[0]: ctx.Err()}
+}
+
+// TestALostTakeoverIsNoFailure: who has lost a partition to another process in the middle of a takeover ends it at once, without an error.
+func TestALostTakeoverIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.topic("orders", ordersID, kraft.Partition{Replicas: []int32{1, 2, 3}, ISR: []int32{1, 2, 3}, Leader: 1, LeaderEpoch: 5}, lockOn)
+		m := newManager(t, w, mirrorTopic("orders", ordersID))
+		m.cfg.Destination = rival{w}
+		began := time.Now()
+		if err := m.lead(t.Context(), []protocol.PartitionID{orders0}); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
 }

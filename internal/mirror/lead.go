@@ -148,15 +148,18 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	defer cancel()
 	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds(before)
 	var watch sync.WaitGroup
+	ended := false
 	watch.Go(func() {
-		if m.await(joining, asked, "leadership", over) == nil {
+		if ended = m.await(joining, asked, "leadership", over) == nil; ended {
 			cancel() // nothing is left to be fetched for
 		}
 	})
-	errs = append(errs, m.joinAndElect(joining, join, elect))
+	err := m.joinAndElect(joining, join, elect)
 	cancel()
 	watch.Wait()
-	errs = append(errs, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", over))
+	if !ended { // else what was cut short is no failure, and would hide those that are
+		errs = append(errs, err, m.await(ctx, slices.Collect(maps.Values(elect)), "leadership", over))
+	}
 	return errors.Join(errs...)
 }
 
