@@ -67,9 +67,10 @@ func (p *process) processes() []mirror.Process {
 			// It leads nothing, and its node ids may be another's: neither given anything nor held dead.
 		case ok:
 			out = append(out, processOf(m, pong, p.broker.Image()))
-		case !p.peers.Alive(m):
-			last, silent := p.peers.Silence(m)
-			out = append(out, unseen(m, last, silent, p.broker.Image()))
+		default: // one that has not been asked yet is not there
+			if last, silent, dead := p.peers.Silence(m); dead {
+				out = append(out, unseen(m, last, silent, p.broker.Image()))
+			}
 		}
 	}
 	return out

@@ -48,11 +48,11 @@ func TestUnseen(t *testing.T) {
 		silent time.Duration
 		dead   bool
 	}{
-		"just fallen silent":              {[]int32{9003, 9004}, 3 * time.Second, true},
-		"long silent, one id serves":      {[]int32{9003, 9004}, time.Minute, false},
-		"long silent, fenced":             {[]int32{9003}, time.Minute, true},
-		"long silent, leaving":            {[]int32{9005}, time.Minute, true},
-		"long silent, never a registered": {[]int32{9006}, time.Minute, true},
+		"just fallen silent":            {[]int32{9003, 9004}, 3 * time.Second, true},
+		"long silent, one id serves":    {[]int32{9003, 9004}, time.Minute, false},
+		"long silent, fenced":           {[]int32{9003}, time.Minute, true},
+		"long silent, leaving":          {[]int32{9005}, time.Minute, true},
+		"long silent, never registered": {[]int32{9006}, time.Minute, true},
 	} {
 		p := unseen(coordinator.Member{NodeIDs: c.ids}, last, c.silent, img)
 		if p.Dead != c.dead || p.Apart == c.dead || !c.dead && !slices.Equal(p.Blind, last.Unreachable) {

@@ -148,18 +148,18 @@ func (p *Peers) Answer(m coordinator.Member) (Pong, bool) {
 	return *w.pong, true
 }
 
-// Silence returns for how long a process has been held dead, 0 for one that is not, and what it had answered last.
-func (p *Peers) Silence(m coordinator.Member) (last Pong, silent time.Duration) {
+// Silence returns for how long a process has been held dead and what it had answered last; ok is false for one that is not.
+func (p *Peers) Silence(m coordinator.Member) (last Pong, silent time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.peers[m.ProcessID]
 	if w == nil || !w.dead {
-		return Pong{}, 0
+		return Pong{}, 0, false
 	}
 	if w.pong != nil {
 		last = *w.pong
 	}
-	return last, time.Since(w.since)
+	return last, time.Since(w.since), true
 }
 
 // Changed returns a channel that is closed when Alive or Answer may say something else.

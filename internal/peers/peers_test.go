@@ -160,18 +160,18 @@ func TestSilence(t *testing.T) {
 		f.set("b:1", &Pong{ProcessID: "b-1", Unreachable: []string{"dc1"}}, nil)
 		p.Watch([]coordinator.Member{b})
 		time.Sleep(time.Second)
-		if _, silent := p.Silence(b); silent != 0 {
+		if _, silent, ok := p.Silence(b); ok {
 			t.Errorf("%s while it answers", silent)
 		}
 		f.set("b:1", nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED))
 		until(t, p, b, false)
 		time.Sleep(20 * time.Second)
-		if last, silent := p.Silence(b); silent != 20*time.Second || len(last.Unreachable) != 1 {
+		if last, silent, ok := p.Silence(b); !ok || silent != 20*time.Second || len(last.Unreachable) != 1 {
 			t.Errorf("silent for %s, before that %+v", silent, last)
 		}
 		f.set("b:1", &Pong{ProcessID: "b-1"}, nil)
 		until(t, p, b, true)
-		if _, silent := p.Silence(b); silent != 0 {
+		if _, silent, ok := p.Silence(b); ok {
 			t.Errorf("%s after it has answered", silent)
 		}
 	})
