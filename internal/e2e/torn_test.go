@@ -215,6 +215,7 @@ func (p *couple) anewWhileDown(t *testing.T) {
 	}
 	topic := "anew-both-down"
 	p.old(t, topic)
+	p.marks.unled() // real brokers lead until both are back
 	p.a.kill()
 	p.b.kill()
 	p.anew(t, topic)
@@ -224,4 +225,5 @@ func (p *couple) anewWhileDown(t *testing.T) {
 	p.b.ready(time.Minute)
 	p.keptOld(t, topic)
 	p.spread(t, time.Minute, p.topic)
+	p.marks.led()
 }
