@@ -210,6 +210,21 @@ func TestStopTakesFromADeadProcess(t *testing.T) {
 	}
 }
 
+// TestNeighbours: no process leads both of two neighbours while another one can, whatever the topic.
+func TestNeighbours(t *testing.T) {
+	procs := []Process{{NodeIDs: []int32{9001, 9002}}, {NodeIDs: []int32{9003, 9004}}, {NodeIDs: []int32{9005, 9006}}}
+	for p := int32(0); p < 3000; p += 2 {
+		topic := protocol.UUID{7, byte(p >> 1)}
+		for n := 2; n <= len(procs); n++ {
+			one := choose(procs[:n], "m", protocol.PartitionID{Topic: topic, Partition: p}).lead.NodeIDs[0]
+			next := choose(procs[:n], "m", protocol.PartitionID{Topic: topic, Partition: p + 1}).lead.NodeIDs[0]
+			if one == next {
+				t.Fatalf("of %d processes one leads partitions %d and %d: %d", n, p, p+1, one)
+			}
+		}
+	}
+}
+
 func TestChoose(t *testing.T) {
 	a, b, c := Process{NodeIDs: []int32{9001, 9002}}, Process{NodeIDs: []int32{9003, 9004}}, Process{NodeIDs: []int32{9005, 9006}}
 	const n = 3000
@@ -235,15 +250,6 @@ func TestChoose(t *testing.T) {
 			if got := choose(left, "m", id); got.lead.NodeIDs[0] != all.lead.NodeIDs[0] {
 				t.Fatalf("partition %d moved although its leader lives", p)
 			}
-		}
-	}
-	// Of two, none leads both of two neighbours, whatever the topic.
-	for p := range int32(n) {
-		leader := func(of int32) int32 {
-			return choose([]Process{a, b}, "m", protocol.PartitionID{Topic: protocol.UUID{7, byte(p)}, Partition: of}).lead.NodeIDs[0]
-		}
-		if one, next := leader(p&^1), leader(p|1); one == next {
-			t.Fatalf("partitions %d and %d are both led by %d", p&^1, p|1, one)
 		}
 	}
 	for id, got := range count {
