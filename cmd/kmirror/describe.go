@@ -87,9 +87,7 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	if err != nil {
 		return err
 	}
-	if len(parts) == 0 && len(req.Topics) > 0 {
-		c.note("no mirrored topic matches --topics")
-	}
+	none := len(parts) == 0 && len(req.Topics) > 0
 	sync := c.syncStatus(ctx, client, req, parts)
 	if f.failed {
 		parts = slices.DeleteFunc(parts, func(p admin.PartitionInfo) bool { return p.State != statemachine.Failed.String() })
@@ -99,6 +97,9 @@ func (c *cli) describeOnce(ctx context.Context, client *admin.Client, req admin.
 	}
 	if f.watch && c.screen && c.output == "table" {
 		fmt.Fprint(c.out, "\x1b[H\x1b[2J")
+	}
+	if none {
+		c.note("no mirrored topic matches --topics")
 	}
 	switch {
 	case f.summary:

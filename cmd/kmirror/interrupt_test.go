@@ -33,17 +33,18 @@ func TestAnInterruptedQuestionIsNobodysFault(t *testing.T) {
 	}
 }
 
-// question cancels when it is asked something.
-type question struct {
+// ends cancels once something that ends so is written.
+type ends struct {
 	bytes.Buffer
+	so     string
 	cancel func()
 }
 
-func (q *question) Write(p []byte) (int, error) {
-	if strings.HasSuffix(string(p), "[y/N] ") {
-		q.cancel()
+func (e *ends) Write(p []byte) (int, error) {
+	if strings.HasSuffix(string(p), e.so) {
+		e.cancel()
 	}
-	return q.Buffer.Write(p)
+	return e.Buffer.Write(p)
 }
 
 // Ctrl-C at a question is a no, without anything typed after it.
@@ -53,7 +54,7 @@ func TestInterruptedAtAQuestion(t *testing.T) {
 	keyboard, typed := io.Pipe()
 	t.Cleanup(func() { typed.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
-	q := &question{cancel: cancel}
+	q := &ends{so: "[y/N] ", cancel: cancel}
 	c := &cli{out: io.Discard, err: q, in: keyboard, terminal: true, environ: func() []string { return nil },
 		env: func(name string) (string, bool) { return h.address, name == "KMIRROR_BOOTSTRAP_SERVER" }}
 	code := c.run(ctx, []string{"failover", "--mirror", "m", "--all"})

@@ -82,6 +82,7 @@ func (c *cli) verify(ctx context.Context, topics string, step admin.VerifyReques
 	for i, p := range parts {
 		step.Topic, step.Partition = p.Topic, p.Partition
 		if err := c.verifyPartition(ctx, client, step, &result, fmt.Sprintf("%d of %d", i+1, len(parts))); err != nil {
+			c.progress("") // else the error goes on in that line
 			return err
 		}
 	}

@@ -81,3 +81,15 @@ func TestDescribeSaysThatNothingMatches(t *testing.T) {
 		t.Error(stderr)
 	}
 }
+
+// A watch clears the screen first, and then tells so.
+func TestAWatchThatNothingMatches(t *testing.T) {
+	h := newHarness(t, &fakeService{})
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &ends{so: "matches --topics\n", cancel: cancel}
+	c := &cli{out: out, err: out, screen: true, environ: func() []string { return nil },
+		env: func(name string) (string, bool) { return h.address, name == "KMIRROR_BOOTSTRAP_SERVER" }}
+	if code := c.run(ctx, []string{"describe", "--watch", "--topics", "none"}); code != 0 || !strings.Contains(out.String(), "\x1b[2Jno mirrored topic") {
+		t.Errorf("exit %d %q", code, out.String())
+	}
+}
