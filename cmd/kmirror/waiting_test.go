@@ -89,7 +89,8 @@ func TestAWatchThatNothingMatches(t *testing.T) {
 	out := &ends{so: "matches --topics\n", cancel: cancel}
 	c := &cli{out: out, err: out, screen: true, environ: func() []string { return nil },
 		env: func(name string) (string, bool) { return h.address, name == "KMIRROR_BOOTSTRAP_SERVER" }}
-	if code := c.run(ctx, []string{"describe", "--watch", "--topics", "none"}); code != 0 || !strings.Contains(out.String(), "\x1b[2Jno mirrored topic") {
+	code := c.run(ctx, []string{"describe", "--watch", "--topics", "none"})
+	if code != 0 || !strings.Contains(out.String(), "\x1b[2Jno mirrored topic") {
 		t.Errorf("exit %d %q", code, out.String())
 	}
 }

@@ -59,8 +59,10 @@ func TestTakeoverEnds(t *testing.T) {
 		list, removing []int32
 		leader         int32
 		want           bool
-	}{{unfinished, nil, 1, false}, {real, nil, 1, false}, {theirs, nil, 1, false}, {ours, nil, 1, false}, {theirs, nil, 1, true}, {ours, nil, 1, false},
-		{[]int32{9001, 9003, 1, 2, 3}, []int32{9001}, 1, true}, {ours, nil, 9001, true}} {
+	}{
+		{unfinished, nil, 1, false}, {real, nil, 1, false}, {theirs, nil, 1, false}, {ours, nil, 1, false}, {theirs, nil, 1, true},
+		{ours, nil, 1, false}, {[]int32{9001, 9003, 1, 2, 3}, []int32{9001}, 1, true}, {ours, nil, 9001, true},
+	} {
 		p := &kraft.Partition{Replicas: step.list, Removing: step.removing, Leader: step.leader}
 		if got := over(orders0, p); got != step.want {
 			t.Errorf("step %d: %v of %+v", i, got, p)
