@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -195,7 +196,7 @@ func (s *shim) stop() error {
 // run runs a command that asks the process, and returns its standard output and exit code.
 func (s *shim) run(args ...string) (stdout string, stderr string, code int) {
 	s.tb.Helper()
-	args = append(args, "--bootstrap-server", s.admin)
+	args = append(slices.Clone(args), "--bootstrap-server", s.admin) // others may ask the same at the same time
 	if s.commands != "" {
 		args = append(args, "--command-config", s.commands)
 	}
