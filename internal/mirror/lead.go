@@ -115,7 +115,7 @@ func (m *Manager) pingSource(ctx context.Context, name string) error {
 // next one, and holds nobody else up.
 func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	img := m.cfg.Destination.Image()
-	lists, before := map[protocol.TopicPartition][]int32{}, map[protocol.PartitionID][]int32{}
+	lists, cancelled := map[protocol.TopicPartition][]int32{}, map[protocol.PartitionID][]int32{}
 	join := map[int32][]protocol.PartitionID{}
 	elect := map[protocol.TopicPartition]protocol.PartitionID{}
 	for _, id := range ids {
@@ -125,7 +125,10 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 		}
 		tp := protocol.TopicPartition{Topic: t.Name, Partition: id.Partition}
 		if want := m.leadingList(id, ip); !slices.Equal(targets(ip), want) {
-			lists[tp], before[id] = want, targets(ip)
+			lists[tp] = want
+			if len(ip.Adding)+len(ip.Removing) > 0 {
+				cancelled[id] = targets(ip)
+			}
 		}
 		elect[tp] = id
 	}
@@ -146,7 +149,7 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 	// Fetching goes on until leadership is ours; those that can't join leave time for awaiting the others.
 	joining, cancel := context.WithTimeout(ctx, taskLimit/2)
 	defer cancel()
-	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds(before)
+	asked, over := slices.Collect(maps.Values(elect)), m.takeoverEnds(cancelled)
 	var watch sync.WaitGroup
 	ended := false
 	watch.Go(func() {
@@ -164,14 +167,14 @@ func (m *Manager) lead(ctx context.Context, ids []protocol.PartitionID) error {
 }
 
 // takeoverEnds tells of partitions that we are taking whether that is over: we lead, or another process has set its own list over ours. Two that
-// begin in the same moment don't know of each other yet; the one whose list is gone would wait for nothing, and hold the partition. before are
-// lists that we have just replaced: an image that lags shows them still, and then that they are cancelled, which is our own doing.
-func (m *Manager) takeoverEnds(before map[protocol.PartitionID][]int32) func(protocol.PartitionID, *kraft.Partition) bool {
+// begin in the same moment don't know of each other yet; the one whose list is gone would wait for nothing, and hold the partition.
+// cancelled are lists that were not reached before ours was set: an image that lags shows them, and then that they are gone, by our own doing.
+func (m *Manager) takeoverEnds(cancelled map[protocol.PartitionID][]int32) func(protocol.PartitionID, *kraft.Partition) bool {
 	headed := map[protocol.PartitionID]bool{}
 	return func(id protocol.PartitionID, ip *kraft.Partition) bool {
 		to := targets(ip)
 		ours := len(to) > 0 && m.cfg.Destination.Owns(to[0])
-		if ours && !slices.Equal(to, before[id]) {
+		if ours && !slices.Equal(to, cancelled[id]) {
 			headed[id] = true
 		}
 		return m.cfg.Destination.Owns(ip.Leader) || headed[id] && !ours
