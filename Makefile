@@ -47,7 +47,7 @@ kafka: setup
 faults: setup
 	KMIRROR_LONG=1 KMIRROR_ALL_FAULTS=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) -run TestFaultPoints ./internal/e2e
 
-# Several processes, and networks that stall: also what make test leaves out because it takes a quarter of an hour more.
+# Several processes, and networks that stall: also what make test leaves out because it takes twenty minutes more.
 processes: setup
 	KMIRROR_LONG=1 KMIRROR_ALL_PROCESSES=1 timeout --kill-after=30s $(KAFKA_LIMIT) go test -race -count=1 -v -timeout $(KAFKA_TIMEOUT) \
 		-run 'TestProcesses|TestThreeProcesses|TestStalls|TestUnlockTorn' ./internal/e2e
