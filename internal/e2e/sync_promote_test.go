@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -31,7 +32,16 @@ func TestPromoteBringsAll(t *testing.T) {
 		grow(t, src, "orders", 4)
 		setConfigs(t, src, "orders", map[string]string{"max.message.bytes": "3000000"})
 		produce(t, client(t, src), "orders", 4, 100, 50)
-		t.Logf("promoted in %v", s.verb("promote", "orders", "--wait", "60s"))
+		// The alter before asks for a round. If that round was under way just then it has found the new partitions, and is preparing them.
+		eventually(t, time.Minute, "promoted", func() error {
+			if _, errs, code := s.run("promote", "--mirror", "m", "--topics", "orders", "--wait", "60s"); code != 0 {
+				if code != admin.ExitRefused || !strings.Contains(errs, "PREPARING") {
+					t.Fatalf("exit %d: %s", code, errs)
+				}
+				return errors.New(errs)
+			}
+			return nil
+		})
 		want, got := endOffsets(t, src, "orders"), endOffsets(t, dst, "orders")
 		if len(got) != 4 {
 			t.Errorf("%d partitions", len(got))
