@@ -126,10 +126,24 @@ func createTopic(tb testing.TB, c *testkafka.Cluster, name string, partitions in
 	})
 }
 
-// created asks for a topic until it is made, and returns when it has leaders.
+// created is made, and returns when the topic has leaders.
 func created(tb testing.TB, c *testkafka.Cluster, name string, ask func() error) {
 	tb.Helper()
-	tried, adm := false, kadm.NewClient(client(tb, c))
+	made(tb, name, ask)
+	adm := kadm.NewClient(client(tb, c))
+	eventually(tb, 30*time.Second, "leaders of "+name, func() error {
+		offs, err := adm.ListEndOffsets(timeout(tb, 5*time.Second), name)
+		if err != nil {
+			return err
+		}
+		return offs.Error()
+	})
+}
+
+// made asks for a topic until it is made.
+func made(tb testing.TB, name string, ask func() error) {
+	tb.Helper()
+	tried := false
 	// A broker that the controller has just fenced, on a machine that had no time for it, is missed only for now.
 	eventually(tb, 30*time.Second, "create "+name, func() error {
 		err := ask()
@@ -138,13 +152,6 @@ func created(tb testing.TB, c *testkafka.Cluster, name string, ask func() error)
 		}
 		tried = true
 		return err
-	})
-	eventually(tb, 30*time.Second, "leaders of "+name, func() error {
-		offs, err := adm.ListEndOffsets(timeout(tb, 5*time.Second), name)
-		if err != nil {
-			return err
-		}
-		return offs.Error()
 	})
 }
 

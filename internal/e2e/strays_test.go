@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"kmirror/internal/testkafka"
@@ -41,14 +39,10 @@ func othersTopics(t *testing.T, src *testkafka.Cluster, version string) {
 	for i, cl := range []*kgo.Client{real, shim} {
 		for rf := int16(1); rf <= 3; rf++ {
 			name := fmt.Sprintf("others-%d-%d", i, rf)
-			// Again where a broker was fenced for want of time. Nobody waits for leaders here, as created does: it is written to before the move.
-			eventually(t, 30*time.Second, "create "+name, func() error {
+			made(t, name, func() error { // without waiting for leaders: it is written to before the move
 				rs, err := kadm.NewClient(cl).CreateTopics(timeout(t, 30*time.Second), 4, rf, nil, name)
 				if err == nil {
 					err = rs.Error()
-				}
-				if errors.Is(err, kerr.TopicAlreadyExists) {
-					return nil // by a try before, whose answer was lost
 				}
 				return err
 			})
